@@ -1,0 +1,89 @@
+"""What every fabric offers to a run. `genie.experiment` knows only this; one module a backend implements it.
+
+Nothing here knows faults: a fault asks for a command in a node and reads counters, as an operator would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A finished command: what was run where, and all it said."""
+
+    node: str
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Process(Protocol):
+    """A process that lives in a node of the fabric and ends with it at the latest."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, for messages only: inside the fabric's own pid namespace where it has one."""
+        ...
+
+    def poll(self) -> int | None:
+        """Exit code, or None while it runs."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL; a no-op once it ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What this fabric can emulate here. Each False has its reason in ``reasons`` under the same name."""
+
+    shaping: bool
+    ecn: bool
+    loss: bool
+    faults: bool
+    marker: str  # "bpf", "red" or "none"
+    reasons: Mapping[str, str]
+
+
+class Fabric(Protocol):
+    """A network with hosts. ``build`` and ``destroy`` bracket its life; all else needs it built."""
+
+    name: str
+
+    def capabilities(self) -> Capabilities:
+        """What can be had, found out without changing anything. Called by the plan."""
+        ...
+
+    def build(self) -> None:
+        """Bring it up. Raises EnvironmentUnfit naming cause and way out. Leaves nothing on failure."""
+        ...
+
+    def address(self, host: str) -> str:
+        """The IPv4 address that ranks on ``host`` use."""
+        ...
+
+    def spawn(self, node: str, argv: Sequence[str], *, stdin: bytes, log: Path, cwd: Path | None = None) -> Process:
+        """Start a program in a node. ``stdin`` is written and closed; stdout and stderr go to ``log``."""
+        ...
+
+    def run(self, node: str, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> Completed:
+        """Run a command in a node to its end. ``node`` "" is the fabric's own root namespace (where Ansible runs)."""
+        ...
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """Cumulative counters: node or port name → {"TcpRetransSegs": …} or {"tx_bytes": …, "drops": …, "ce_marked": …}."""
+        ...
+
+    def start_sampler(self, path: Path, interval_ns: int) -> Process | None:
+        """Record queue depth of every port into ``path`` (docs/formats.md §5); None where there are no ports."""
+        ...
+
+    def destroy(self) -> None:
+        """Take it down; idempotent; also happens by itself when this process dies, however it dies."""
+        ...
