@@ -51,7 +51,7 @@ def parse_bytes(text: str | int | float, *, key: str = "") -> int:
 
 
 def parse_ns(text: str | int | float, *, key: str = "") -> int:
-    """Nanoseconds from ``"20us"``, ``"1.5ms"``, ``"2s"``. A plain number is refused unless it is 0: no unit is implied."""
+    """Nanoseconds from ``"20us"`` or ``"1.5ms"``. Plain numbers other than 0 are refused: no unit is implied."""
     if str(text).strip() in {"0", "0.0"}:
         return 0
     return _parse(text, _TIME, "duration", "20ms", key)

@@ -1,0 +1,406 @@
+"""The controller: agents dial it, prove themselves, get programs, connect, start at one instant, report.
+
+One thread, one selector, one socket that listens only while the run lasts (a Unix socket in the run directory
+for the embedded fabric). `genie.experiment` drives it phase by phase; each phase ends when every agent or rank
+has answered, or with a named error at its deadline. It never looks into programs or events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from genie.errors import RunAborted
+from genie.launch import protocol
+from genie.launch.protocol import Failure, Fields, Frame, FrameReader, Progress
+
+_ABORT_GRACE_S = 3.0
+_PINGS = 8
+
+
+@dataclass(slots=True)
+class _Agent:
+    socket: socket.socket
+    peer: str
+    reader: FrameReader = field(default_factory=FrameReader)
+    outgoing: bytearray = field(default_factory=bytearray)
+    host: str = ""
+    nonce_agent: bytes = b""
+    nonce_controller: bytes = b""
+    proven: bool = False
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """An agent's CLOCK_MONOTONIC minus ours, and half the best round trip as its uncertainty."""
+
+    offset_ns: int
+    error_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the ranks ended: statuses by rank (0 ok, 1 failed, 2 aborted, -1 never said), failures in order of
+    arrival, and the reason of an abort ("" if there was none).
+    """
+
+    statuses: Mapping[int, int]
+    failures: tuple[Failure, ...]
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank ended by itself."""
+        return not self.failures and not self.reason and all(status == 0 for status in self.statuses.values())
+
+
+class Controller:
+    """Runs the control protocol for one run. Use as a context manager: leaving it closes every socket.
+
+    ``watch`` is called often while waiting and may raise (a fabric process died, the user interrupted): what it
+    raises ends the phase. ``log`` receives sentences about strangers and lost agents.
+    """
+
+    def __init__(
+        self, token: bytes, *, watch: Callable[[], None] = lambda: None, log: Callable[[str], None] = lambda _: None
+    ) -> None:
+        if len(token) != protocol.TOKEN_BYTES:
+            raise ValueError(f"token must be {protocol.TOKEN_BYTES} bytes, not {len(token)}")
+        self._token = token
+        self._watch = watch
+        self._log = log
+        self._selector = selectors.DefaultSelector()
+        self._listener: socket.socket | None = None
+        self._socket_path: Path | None = None
+        self._agents: list[_Agent] = []
+        self._by_host: dict[str, _Agent] = {}
+        self._host_of_rank: dict[int, str] = {}
+        self._ports: dict[int, int] = {}
+        self._connected: set[int] = set()
+        self._statuses: dict[int, int] = {}
+        self._failures: list[Failure] = []
+        self._pongs: dict[int, tuple[int, int]] = {}
+        self._progress: dict[int, Progress] = {}
+        self._lost: list[str] = []
+
+    def __enter__(self) -> Controller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- phases, in order ---------------------------------------------------------------------------------------
+
+    def listen_unix(self, directory: Path) -> str:
+        """Listen on ``directory/control.sock`` and return the address for agents started *in* that directory.
+
+        Relative, and bound through the directory's descriptor: a Unix address holds 107 bytes, and run
+        directories may be longer.
+        """
+        path = directory / "control.sock"
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            listener.bind(f"/proc/self/fd/{handle}/control.sock")
+        finally:
+            os.close(handle)
+        path.chmod(0o600)
+        listener.listen(1024)
+        self._socket_path = path
+        self._listen(listener)
+        return "unix:control.sock"
+
+    def listen_tcp(self, address: str) -> str:
+        """Listen on a port of ``address`` (the management network's) and return ``tcp:HOST:PORT``."""
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener.bind((address, 0))
+        listener.listen(1024)
+        self._listen(listener)
+        return f"tcp:{address}:{listener.getsockname()[1]}"
+
+    def wait_for_agents(self, hosts: Iterable[str], timeout_s: float) -> None:
+        """Until an agent of every host has proven itself."""
+        wanted = set(hosts)
+        self._until(
+            lambda: wanted <= set(self._by_host),
+            timeout_s,
+            lambda: f"no agent answered from {_names(wanted - set(self._by_host))}",
+        )
+
+    def load(self, programs: Mapping[int, tuple[str, str, bytes]], timeout_s: float) -> dict[int, int]:
+        """Send each rank's (host, event path, program) and wait until all listen; returns the port of each rank."""
+        for rank, (host, event_path, blob) in programs.items():
+            self._host_of_rank[rank] = host
+            self._send(self._by_host[host], protocol.program_frame(rank, event_path, blob))
+        self._until(
+            lambda: len(self._ports) == len(programs) or bool(self._failures),
+            timeout_s,
+            lambda: f"{_ranks(set(programs) - set(self._ports))} did not load the program",
+        )
+        self._raise_first_failure("load its program")
+        return dict(self._ports)
+
+    def connect(self, endpoints: list[tuple[int, int, int]], timeout_s: float) -> None:
+        """Tell every agent where each rank listens and wait until all have connected."""
+        self._broadcast(protocol.connect_frame(endpoints))
+        ranks = set(self._host_of_rank)
+        self._until(
+            lambda: self._connected >= ranks or bool(self._failures),
+            timeout_s,
+            lambda: f"{_ranks(ranks - self._connected)} could not reach all peers",
+        )
+        self._raise_first_failure("connect")
+
+    def clock_offsets(self, timeout_s: float = 5.0) -> dict[str, ClockOffset]:
+        """Each host's clock against ours: the best of several round trips (Cristian's algorithm, 1989)."""
+        offsets: dict[str, ClockOffset] = {}
+        for host, agent in self._by_host.items():
+            best: ClockOffset | None = None
+            for _ in range(_PINGS):
+                token = secrets.randbits(63)
+                sent_ns = time.monotonic_ns()
+                self._send(agent, protocol.frame(Frame.PING, struct.pack("<Q", token)))
+                self._until(lambda t=token: t in self._pongs, timeout_s, lambda h=host: f"{h} answered no ping")  # type: ignore[misc]
+                remote_ns, received_ns = self._pongs.pop(token)
+                error_ns = (received_ns - sent_ns) // 2
+                if best is None or error_ns < best.error_ns:
+                    best = ClockOffset(remote_ns - (sent_ns + received_ns) // 2, error_ns)
+            if best is not None:
+                offsets[host] = best
+        return offsets
+
+    def start(self, at_mono_ns: int, offsets: Mapping[str, ClockOffset]) -> None:
+        """All ranks begin at ``at_mono_ns`` of our clock, each told in its own."""
+        for host, agent in self._by_host.items():
+            instant = at_mono_ns + offsets[host].offset_ns
+            self._send(agent, protocol.frame(Frame.START, struct.pack("<q", instant)))
+        self._flush()
+
+    def wait_done(
+        self,
+        timeout_s: float | None,
+        on_progress: Callable[[Mapping[int, Progress]], None] = lambda _: None,
+    ) -> Outcome:
+        """Until every rank has ended. The first failure, a lost agent, or ``timeout_s`` aborts all the others;
+        they have a short grace to say what they were waiting for. Never raises for a rank's failure.
+        """
+        reason = ""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while len(self._statuses) < len(self._host_of_rank):
+                self._poll(0.1)
+                on_progress(self._progress)
+                if deadline is not None and time.monotonic() > deadline:
+                    reason = f"the run did not end within {timeout_s:.0f} s"
+                elif self._lost:
+                    reason = f"the agent on {_names(set(self._lost))} went away"
+                elif self._failures:
+                    reason = describe(self._failures[0])
+                if reason:
+                    break
+        except (KeyboardInterrupt, RunAborted):
+            self._abort("interrupted by the user or a lost fabric")
+            raise
+        if reason:
+            self._abort(reason)
+        missing = {rank: -1 for rank in self._host_of_rank if rank not in self._statuses}
+        return Outcome({**self._statuses, **missing}, tuple(self._failures), reason)
+
+    def bye(self) -> None:
+        """Let the agents end."""
+        self._broadcast(protocol.frame(Frame.BYE))
+
+    def close(self) -> None:
+        """Close every socket; agents that are still there end on end-of-file."""
+        for agent in self._agents:
+            self._drop(agent)
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._listener = None
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
+        self._selector.close()
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def _listen(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._selector.register(listener, selectors.EVENT_READ, None)
+
+    def _until(self, done: Callable[[], bool], timeout_s: float, complaint: Callable[[], str]) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            if self._lost:
+                raise RunAborted(f"the agent on {_names(set(self._lost))} went away", hint="See log/agent-*.log.")
+            if time.monotonic() > deadline:
+                raise RunAborted(f"{complaint()} within {timeout_s:.0f} s", hint="See log/agent-*.log.")
+            self._poll(0.1)
+
+    def _poll(self, timeout_s: float) -> None:
+        self._watch()
+        for key, events in self._selector.select(timeout_s):
+            agent: _Agent | None = key.data
+            if agent is None:
+                self._accept()
+                continue
+            if events & selectors.EVENT_WRITE:
+                self._write(agent)
+            if events & selectors.EVENT_READ and not agent.closed:
+                self._read(agent)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        with contextlib.suppress(BlockingIOError):
+            connection, address = self._listener.accept()
+            connection.setblocking(False)
+            agent = _Agent(connection, str(address or "a local process"))
+            self._agents.append(agent)
+            self._selector.register(connection, selectors.EVENT_READ, agent)
+
+    def _read(self, agent: _Agent) -> None:
+        try:
+            data = agent.socket.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._gone(agent)
+            return
+        try:
+            for kind, payload in agent.reader.feed(data):
+                self._handle(agent, kind, payload)
+        except RunAborted as error:
+            if agent.proven:
+                raise
+            self._log(f"refused {agent.peer}: {error.message}")
+            self._drop(agent)
+
+    def _gone(self, agent: _Agent) -> None:
+        self._drop(agent)
+        ranks = [rank for rank, host in self._host_of_rank.items() if host == agent.host]
+        if agent.proven and (not ranks or any(rank not in self._statuses for rank in ranks)):
+            self._lost.append(agent.host)
+
+    def _drop(self, agent: _Agent) -> None:
+        if not agent.closed:
+            agent.closed = True
+            self._selector.unregister(agent.socket)
+            agent.socket.close()
+
+    def _handle(self, agent: _Agent, kind: Frame, payload: bytes) -> None:
+        if not agent.proven:
+            self._greet(agent, kind, payload)
+            return
+        fields = Fields(payload)
+        match kind:
+            case Frame.LISTENING:
+                rank, port = fields.take("IH")
+                self._ports[rank] = port
+            case Frame.CONNECTED:
+                self._connected.add(fields.take("I")[0])
+            case Frame.PONG:
+                token, mono_ns, _real_ns = fields.take("Qqq")
+                self._pongs[token] = (mono_ns, time.monotonic_ns())
+            case Frame.PROGRESS:
+                progress = protocol.parse_progress(payload)
+                self._progress[progress.rank] = progress
+            case Frame.FAILED:
+                self._failures.append(protocol.parse_failure(payload))
+            case Frame.DONE:
+                rank, status = fields.take("II")
+                self._statuses[rank] = status
+            case _:
+                raise RunAborted(f"the agent on {agent.host} sent {kind.name}, which only a controller may send")
+
+    def _greet(self, agent: _Agent, kind: Frame, payload: bytes) -> None:
+        fields = Fields(payload)
+        if kind is Frame.HELLO and not agent.nonce_controller:
+            agent.host = fields.text()
+            agent.nonce_agent = fields.raw(protocol.NONCE_BYTES)
+            agent.nonce_controller = secrets.token_bytes(protocol.NONCE_BYTES)
+            proof = protocol.controller_proof(self._token, agent.nonce_agent, agent.nonce_controller)
+            self._send(agent, protocol.frame(Frame.CHALLENGE, agent.nonce_controller + proof))
+            return
+        expected = protocol.agent_proof(self._token, agent.nonce_agent, agent.nonce_controller)
+        genuine = kind is Frame.PROOF and bool(agent.nonce_controller)
+        if not genuine or not secrets.compare_digest(fields.raw(32), expected):
+            self._log(f"refused {agent.peer}, which said it was host {agent.host!r}: it lacks this run's token")
+            self._drop(agent)
+            return
+        if agent.host in self._by_host:
+            raise RunAborted(f"two agents say they are host {agent.host!r}")
+        agent.proven = True
+        self._by_host[agent.host] = agent
+
+    def _send(self, agent: _Agent, data: bytes) -> None:
+        if agent.closed:
+            return
+        agent.outgoing += data
+        self._write(agent)
+
+    def _write(self, agent: _Agent) -> None:
+        try:
+            while agent.outgoing:
+                sent = agent.socket.send(agent.outgoing)
+                del agent.outgoing[:sent]
+        except BlockingIOError:
+            pass  # the selector says when there is room again
+        except OSError:
+            self._gone(agent)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if agent.outgoing else 0)
+        self._selector.modify(agent.socket, events, agent)
+
+    def _broadcast(self, data: bytes) -> None:
+        for agent in list(self._by_host.values()):
+            self._send(agent, data)
+        self._flush()
+
+    def _flush(self, timeout_s: float = 5.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while any(a.outgoing and not a.closed for a in self._by_host.values()) and time.monotonic() < deadline:
+            self._poll(0.05)
+
+    def _abort(self, reason: str) -> None:
+        for agent in list(self._by_host.values()):
+            self._send(agent, protocol.frame(Frame.ABORT, protocol.text(reason[:1000])))
+        deadline = time.monotonic() + _ABORT_GRACE_S
+        alive = {host for host, agent in self._by_host.items() if not agent.closed}
+        waited = {rank for rank, host in self._host_of_rank.items() if host in alive}
+        while not waited <= set(self._statuses) and time.monotonic() < deadline:
+            for key, _events in self._selector.select(0.05):
+                if key.data is not None and not key.data.closed:
+                    self._write(key.data)
+                    if not key.data.closed:
+                        self._read(key.data)
+
+    def _raise_first_failure(self, doing: str) -> None:
+        if self._failures:
+            failure = self._failures[0]
+            raise RunAborted(f"rank {failure.rank} could not {doing}: {failure.text}", hint="See log/agent-*.log.")
+
+
+def describe(failure: Failure) -> str:
+    """One sentence about a failure, without the names only the plan knows."""
+    return f"rank {failure.rank}: {failure.text or failure.code.name.lower().replace('_', ' ')}"
+
+
+def _names(hosts: set[str]) -> str:
+    shown = sorted(hosts)[:8]
+    return ", ".join(shown) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+
+
+def _ranks(ranks: set[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {_names({str(rank) for rank in ranks})}"
