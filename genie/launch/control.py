@@ -320,7 +320,7 @@ class Controller:
                 self._failures.append(protocol.parse_failure(payload))
             case Frame.DONE:
                 rank, status = fields.take("II")
-                self._statuses[rank] = status
+                self._statuses.setdefault(rank, status)  # its first word counts
             case _:
                 raise RunAborted(f"the agent on {agent.host} sent {kind.name}, which only a controller may send")
 

@@ -1,0 +1,168 @@
+"""The controller against agents written in Python: the protocol of docs/formats.md §4 from the other side."""
+
+import os
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from genie.errors import RunAborted
+from genie.launch import protocol
+from genie.launch.control import Controller
+from genie.launch.protocol import Frame, FrameReader
+
+TOKEN = bytes(range(32))
+
+
+class PythonAgent(threading.Thread):
+    """Speaks the agent's side; ``script`` gets (agent, frame, payload) for each frame after the proof."""
+
+    def __init__(self, directory, host, script, token=TOKEN):
+        super().__init__(daemon=True)
+        self.directory, self.host, self.script, self.token = directory, host, script, token
+        self.controller_was_genuine = None
+        self.seen = []
+
+    def send(self, kind, payload=b""):
+        self.socket.sendall(protocol.frame(kind, payload))
+
+    def run(self):
+        self.socket = socket.socket(socket.AF_UNIX)
+        handle = os.open(self.directory, os.O_PATH)
+        self.socket.connect(f"/proc/self/fd/{handle}/control.sock")
+        os.close(handle)
+        nonce = os.urandom(32)
+        self.send(Frame.HELLO, protocol.text(self.host) + nonce + struct.pack("<I", 1))
+        reader = FrameReader()
+        while data := self.socket.recv(1 << 16):
+            for kind, payload in reader.feed(data):
+                if kind is Frame.CHALLENGE:
+                    expected = protocol.controller_proof(self.token, nonce, payload[:32])
+                    self.controller_was_genuine = payload[32:] == expected
+                    self.send(Frame.PROOF, protocol.agent_proof(self.token, nonce, payload[:32]))
+                    continue
+                self.seen.append(kind)
+                if self.script(self, kind, payload) == "leave":
+                    self.socket.close()
+                    return
+
+
+def obedient(agent, kind, payload):
+    """Loads, connects, answers pings, runs for no time, is done."""
+    if kind is Frame.PROGRAM:
+        agent.rank = struct.unpack_from("<I", payload)[0]
+        agent.send(Frame.LISTENING, struct.pack("<IH", agent.rank, 4000 + agent.rank))
+    elif kind is Frame.CONNECT:
+        agent.send(Frame.CONNECTED, struct.pack("<I", agent.rank))
+    elif kind is Frame.PING:
+        agent.send(Frame.PONG, payload + struct.pack("<qq", time.monotonic_ns() + 10**9, time.time_ns()))
+    elif kind is Frame.START:
+        agent.start_ns = struct.unpack("<q", payload)[0]
+        agent.send(Frame.PROGRESS, struct.pack("<IIQQQ", agent.rank, 1, 10, 100, 100))
+        agent.send(Frame.DONE, struct.pack("<II", agent.rank, 0) + protocol.text(""))
+    elif kind is Frame.ABORT:
+        agent.send(Frame.DONE, struct.pack("<II", agent.rank, 2) + protocol.text("aborted"))
+    elif kind is Frame.BYE:
+        return "leave"
+    return None
+
+
+def run_phases(tmp_path, scripts, **options):
+    with Controller(TOKEN, **options) as controller:
+        controller.listen_unix(tmp_path)
+        agents = [PythonAgent(tmp_path, f"h{i}", script) for i, script in enumerate(scripts)]
+        for agent in agents:
+            agent.start()
+        controller.wait_for_agents([a.host for a in agents], 5)
+        ports = controller.load({i: (f"h{i}", f"events/rank-{i}.evt", b"blob") for i in range(len(agents))}, 5)
+        controller.connect([(rank, 0x7F000001, port) for rank, port in ports.items()], 5)
+        offsets = controller.clock_offsets()
+        controller.start(time.monotonic_ns(), offsets)
+        outcome = controller.wait_done(10)
+        controller.bye()
+        for agent in agents:
+            agent.join(5)
+    return controller, agents, offsets, outcome
+
+
+def test_a_whole_run(tmp_path):
+    _, agents, offsets, outcome = run_phases(tmp_path, [obedient, obedient])
+    assert outcome.ok
+    assert all(agent.controller_was_genuine for agent in agents)
+    assert not (tmp_path / "control.sock").exists()
+    for offset in offsets.values():
+        assert abs(offset.offset_ns - 10**9) <= offset.error_ns + 1_000_000
+
+
+def failing(agent, kind, payload):
+    if kind is Frame.START:
+        body = struct.pack("<IIIIIIQ", agent.rank, 2, 7, 3, 0, 5, 10**9) + protocol.text("no progress on all_reduce")
+        agent.send(Frame.FAILED, body)
+        agent.send(Frame.DONE, struct.pack("<II", agent.rank, 1) + protocol.text(""))
+        return None
+    return obedient(agent, kind, payload)
+
+
+def silent(agent, kind, payload):
+    return None if kind is Frame.START else obedient(agent, kind, payload)
+
+
+def test_a_failed_rank_aborts_the_others(tmp_path):
+    _, agents, _, outcome = run_phases(tmp_path, [failing, silent])
+    assert not outcome.ok
+    assert outcome.statuses == {0: 1, 1: 2}
+    assert outcome.failures[0].op == 7
+    assert outcome.reason == "rank 0: no progress on all_reduce"
+    assert Frame.ABORT in agents[1].seen
+
+
+def test_a_lost_agent_ends_the_run_by_name(tmp_path):
+    def leaving(agent, kind, payload):
+        return "leave" if kind is Frame.START else obedient(agent, kind, payload)
+
+    _, _, _, outcome = run_phases(tmp_path, [leaving, silent])
+    assert outcome.reason == "the agent on h0 went away"
+    assert outcome.statuses == {0: -1, 1: 2}
+
+
+@pytest.mark.parametrize(
+    "first_bytes",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="another protocol"),
+        pytest.param(protocol.frame(Frame.PROOF, bytes(32)), id="a proof without a challenge"),
+        pytest.param(protocol.frame(Frame.HELLO, b"\x10"), id="a short hello"),
+        pytest.param(protocol.frame(Frame.LISTENING, struct.pack("<IH", 0, 1)), id="skips the proof"),
+    ],
+)
+def test_strangers_are_refused_and_named(tmp_path, first_bytes):
+    said = []
+    with Controller(TOKEN, log=said.append) as controller:
+        controller.listen_unix(tmp_path)
+        handle = os.open(tmp_path, os.O_PATH)
+        stranger = socket.socket(socket.AF_UNIX)
+        stranger.connect(f"/proc/self/fd/{handle}/control.sock")
+        stranger.sendall(first_bytes)
+        agent = PythonAgent(tmp_path, "h0", obedient)
+        agent.start()
+        controller.wait_for_agents(["h0"], 5)
+        stranger.settimeout(5)
+        with pytest.raises(RunAborted, match="no agent answered from h1"):
+            controller.wait_for_agents(["h1"], 0.3)
+        assert stranger.recv(100) == b""
+        os.close(handle)
+    assert len(said) == 1
+    assert said[0].startswith("refused ")
+
+
+def test_an_agent_without_the_token_is_refused(tmp_path):
+    said = []
+    with Controller(TOKEN, log=said.append) as controller:
+        controller.listen_unix(tmp_path)
+        agent = PythonAgent(tmp_path, "h0", obedient, token=bytes(32))
+        agent.start()
+        with pytest.raises(RunAborted, match="no agent answered from h0"):
+            controller.wait_for_agents(["h0"], 0.5)
+    assert agent.controller_was_genuine is False
+    assert "lacks this run's token" in said[0]
