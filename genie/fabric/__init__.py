@@ -1,0 +1,32 @@
+"""Fabrics: where a topology becomes a network that carries traffic.
+
+`open_fabric` gives a `genie.fabric.base.Fabric` that is not built yet. Backends are imported only when opened.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from genie.errors import ConfigError, closest
+from genie.fabric.config import FABRICS, FabricConfig, LoopbackConfig, NetnsConfig
+
+if TYPE_CHECKING:
+    from genie.fabric.base import Fabric
+    from genie.topology.model import Topology
+
+__all__ = ["FABRICS", "FabricConfig", "LoopbackConfig", "NetnsConfig", "open_fabric"]
+
+
+def open_fabric(config: FabricConfig, topology: Topology, run_dir: Path) -> Fabric:
+    """The fabric that ``config`` names, not built yet; its own log goes to ``run_dir``."""
+    match config:
+        case NetnsConfig():
+            from genie.fabric.netns import NetnsFabric
+
+            return NetnsFabric(config, topology, run_dir)
+        case LoopbackConfig():
+            from genie.fabric.loopback import LoopbackFabric
+
+            return LoopbackFabric(config, topology, run_dir)
+    raise ConfigError(f"no fabric {type(config).__name__}, {closest('', FABRICS)}", key="fabric.name")

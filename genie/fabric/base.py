@@ -77,7 +77,7 @@ class Fabric(Protocol):
         ...
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """Cumulative counters: node or port name → {"TcpRetransSegs": …} or {"tx_bytes": …, "drops": …, "ce_marked": …}."""
+        """Cumulative counters by node or port name: {"TcpRetransSegs": …} or {"tx_bytes": …, "drops": …}."""
         ...
 
     def start_sampler(self, path: Path, interval_ns: int) -> Process | None:

@@ -2,7 +2,8 @@
 
 Builders in this package make a `Topology`; `genie.topology.routes` adds addresses and routes; `genie.fabric`
 brings it up; faults pick targets from it. A link ``a-b`` has two ports: ``a/b`` (in a, towards b) and ``b/a``.
-A port's model is its *egress* queue. Names are for people: ``h0``, ``leaf1``, ``spine0``, ``h0-leaf0``, ``leaf0/spine1``.
+A port's model is its *egress* queue. Names are for people: ``h0``, ``leaf1``, ``spine0``, ``h0-leaf0``,
+``leaf0/spine1``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Ecn:
     """WRED marking of a port's queue. Between Kmin and Kmax a packet is CE-marked with probability rising to
-    ``pmax``, above Kmax always (DCQCN's convention, SIGCOMM'15 §3.1)."""
+    ``pmax``, above Kmax always (DCQCN's convention, SIGCOMM'15 §3.1).
+    """
 
     kmin_bytes: int
     kmax_bytes: int
