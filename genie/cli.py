@@ -1,0 +1,281 @@
+"""The command ``genie``: argv to a sub-command, an answer to an exit code.
+
+``run`` is the default and may be left out. This module decides nothing about experiments: it sorts arguments,
+imports what a sub-command needs (``--help`` stays fast), prints, and turns every error into one sentence and the
+exit code of its class. With GENIE_DEBUG=1 errors keep their traceback.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ConfigError, GenieError, closest
+
+if TYPE_CHECKING:
+    from genie.argv import CommandLine
+    from genie.compose import Composed
+    from genie.schema import ExperimentConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """One run of a sweep: ``run`` is None if it did not get that far (or was dry), then ``error`` may say why."""
+
+    number: int
+    label: str
+    overrides: tuple[str, ...]
+    run: Any
+    error: Exception | None
+    exit_code: int
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (without the program's name) and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except KeyboardInterrupt:
+        print("genie: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except GenieError as error:
+        if os.environ.get("GENIE_DEBUG") == "1":
+            raise
+        print(f"genie: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    word = arguments[0] if arguments else ""
+    if word in COMMANDS:
+        return COMMANDS[word](arguments[1:])
+    if word and word[0].isalpha() and "=" not in word and "." not in word and "/" not in word:
+        from genie.argv import KNOWN_KEYS
+
+        if word in KNOWN_KEYS:
+            raise ConfigError(f"'{word}' needs a value: write {word}=VALUE", hint="see genie --help")
+        raise ConfigError(f"there is no command '{word}'; {closest(word, COMMANDS)}", hint="see genie --help")
+    return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
+    if any(a in {"-h", "--help"} for a in arguments):
+        return _help()
+    if "--version" in arguments:
+        return _version([])
+    from genie.argv import parse
+
+    line = parse(arguments)
+    if line.show:
+        from genie.compose import show
+
+        show(line)
+        return EXIT_OK
+    return _sweep(line, arguments) if line.multirun else _run_one(line, arguments)
+
+
+def _run_one(line: CommandLine, arguments: list[str]) -> int:
+    from genie import experiment
+    from genie.compose import compose
+    from genie.schema import parse_config, reproduce_line
+
+    (composed,) = compose(line)
+    config = parse_config(composed.mapping, composed.choices)
+    print(announce(config), flush=True)
+    plan = experiment.plan(config)
+    if config.dry_run:
+        print(plan.render())
+        return EXIT_OK
+    return int(experiment.run(plan, reproduce=reproduce_line(arguments)).exit_code)
+
+
+def _sweep(line: CommandLine, arguments: list[str]) -> int:
+    from genie import experiment
+    from genie.compose import compose, sweep
+    from genie.schema import parse_config
+
+    jobs = [parse_config(job.mapping, job.choices) for job in compose(line)]
+    directory = sweep_directory(jobs[0].out)
+    results: list[SweepResult] = []
+
+    def task(number: int, composed: Composed) -> None:
+        results.append(_one_of_sweep(number, len(jobs), composed, directory))
+
+    try:
+        sweep(line, task, directory)
+    finally:
+        summary = experiment.finish_sweep(results, directory) if results else None
+    if summary is not None:
+        print(summary.text)
+    return max((r.exit_code for r in results), default=EXIT_INVALID)
+
+
+def _one_of_sweep(number: int, total: int, composed: Composed, directory: Path) -> SweepResult:
+    """One run of a sweep. Its failure is a row of the table, not the end of the sweep."""
+    from genie import experiment
+    from genie.schema import parse_config, reproduce_line
+
+    shown = [o.removeprefix("++") for o in composed.overrides if not o.startswith("hydra.")]
+    line = reproduce_line(shown)
+    label, run = "", None
+    try:
+        config = parse_config(composed.mapping, composed.choices)
+        label = config.label
+        if not config.run_dir:
+            config = dataclasses.replace(config, run_dir=str(directory / f"{number}-{config.label}"))
+        print(f"\n[{number + 1}/{total}] {line}", flush=True)
+        plan = experiment.plan(config)
+        if config.dry_run:
+            print(plan.render())
+        else:
+            run = experiment.run(plan, reproduce=line)
+        return SweepResult(number, label, tuple(shown), run, None, EXIT_OK if run is None else int(run.exit_code))
+    except GenieError as error:
+        print(f"genie: {error}", file=sys.stderr)
+        return SweepResult(number, label, tuple(shown), run, error, error.exit_code)
+    except Exception as error:
+        traceback.print_exc()
+        return SweepResult(number, label, tuple(shown), run, error, EXIT_INVALID)
+
+
+def sweep_directory(out: str) -> Path:
+    """A new folder ``out``/sweeps/<time> that no other sweep has; only the name is made up, nothing is created."""
+    base = Path(out) / "sweeps"
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    names = itertools.chain([stamp], (f"{stamp}-{n}" for n in itertools.count(2)))
+    return next(base / name for name in names if not (base / name).exists())
+
+
+def announce(config: ExperimentConfig) -> str:
+    """The line that says what is run, and what of it is a default."""
+    parts = [f"{g}={c.name}{' (default)' if c.is_default else ''}" for g, c in config.choices.items()]
+    return f"genie: {'  '.join(parts)}  fault=[{','.join(config.fault)}]"
+
+
+def _help(arguments: Sequence[str] = ()) -> int:
+    from genie.help import help_text
+
+    print(help_text())
+    return EXIT_OK
+
+
+def _version(arguments: Sequence[str]) -> int:
+    from importlib.metadata import version
+
+    _no_more(arguments, "version")
+    print(f"genie {version('genie-fabric')}")
+    return EXIT_OK
+
+
+def _doctor(arguments: list[str]) -> int:
+    if _wants_help(arguments, "doctor"):
+        return EXIT_OK
+    _no_more(arguments, "doctor")
+    from genie import doctor
+
+    print(doctor.render(doctor.examine()))
+    return EXIT_OK
+
+
+def _trace(arguments: list[str]) -> int:
+    if _wants_help(arguments, "trace"):
+        return EXIT_OK
+    if len(arguments) < 2 or arguments[0] not in {"info", "check"}:
+        word = arguments[0] if arguments else ""
+        problem = (
+            f"there is no 'trace {word}'; {closest(word, ['info', 'check'])}"
+            if word not in {"", "info", "check"}
+            else "a path is missing"
+        )
+        raise ConfigError(problem, hint=USAGE["trace"])
+    from genie.argv import parse, quoted
+    from genie.compose import compose
+    from genie.schema import parse_config
+    from genie.workload import describe
+
+    verb, path, *rest = arguments
+    line = parse(["workload=chakra", f"workload.path={quoted(path)}", *rest])
+    (composed,) = compose(line)
+    print(describe(parse_config(composed.mapping, composed.choices).workload, detail=verb == "info"))
+    return EXIT_OK
+
+
+def _report(arguments: list[str]) -> int:
+    if _wants_help(arguments, "report"):
+        return EXIT_OK
+    paths = [a for a in arguments if not a.startswith("-")]
+    options = {a for a in arguments if a.startswith("-")}
+    if options - {"--log"}:
+        raise ConfigError(f"there is no option {sorted(options - {'--log'})[0]}", hint=USAGE["report"])
+    if len(paths) != 1:
+        raise ConfigError(f"expected one run directory, found {len(paths)}", hint=USAGE["report"])
+    from genie.report import terminal
+    from genie.results.rundir import RunDir
+
+    rundir = RunDir.open(Path(paths[0]))
+    print(terminal.render(rundir))
+    if "--log" in options:
+        from genie import track
+        from genie.schema import parse_config
+
+        print(f"logged to MLflow: {track.log_run(rundir, parse_config(rundir.config()).tracking)}")
+    return EXIT_OK
+
+
+def _revert(arguments: list[str]) -> int:
+    if _wants_help(arguments, "revert"):
+        return EXIT_OK
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        raise ConfigError(f"expected one run directory, found {len(arguments)}", hint=USAGE["revert"])
+    from genie.faults import journal
+
+    print(journal.replay(Path(arguments[0])))
+    return EXIT_OK
+
+
+def _no_more(arguments: Sequence[str], command: str) -> None:
+    if arguments:
+        raise ConfigError(f"'genie {command}' takes no arguments, found '{arguments[0]}'", hint=USAGE[command])
+
+
+def _wants_help(arguments: Sequence[str], command: str) -> bool:
+    if any(a in {"-h", "--help"} for a in arguments):
+        print(USAGE[command])
+        return True
+    return False
+
+
+USAGE: Mapping[str, str] = {
+    "run": "usage: genie [run] [-m] [key=value ...]",
+    "doctor": "usage: genie doctor: what this machine can do, and what to do about each no",
+    "trace": "usage: genie trace info|check PATH [key=value ...]: what a Chakra trace holds, if it can be replayed",
+    "report": "usage: genie report RUN_DIR [--log]: show a run again; --log sends it to MLflow",
+    "revert": "usage: genie revert RUN_DIR: undo what a run that was killed left behind, by its journal",
+    "version": "usage: genie version",
+}
+
+COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "doctor": _doctor,
+    "trace": _trace,
+    "report": _report,
+    "revert": _revert,
+    "version": _version,
+    "help": _help,
+}

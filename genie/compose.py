@@ -1,0 +1,221 @@
+"""Hydra composition: a checked command line in, plain mappings (and sweeps over them) out.
+
+The only module that imports Hydra and OmegaConf. It composes with ``conf/`` as the main folder and the user's
+folders behind it, turns Hydra's exceptions into ConfigError, and hands the rest (``--cfg``, ``--info``, shell
+completion, the sweeper) to ``hydra.main`` itself. It knows nothing of runs. Called by `genie.cli`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from genie.argv import GROUPS, CommandLine, quoted
+from genie.errors import ConfigError
+from genie.paths import conf_dir, user_conf_dirs
+from genie.schema import DEFAULT_CHOICES, Choice, refuse_code, suggestion
+
+_VERSION_BASE = "1.3"
+_HYDRA_CODE = re.compile(r"hydra\._internal\.core_plugins\.[\w.]+|hydra_plugins\.[\w.]+|logging\.[\w.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """One composed configuration: plain values without the ``hydra`` node, the choices made, the overrides used."""
+
+    mapping: Mapping[str, Any]
+    choices: Mapping[str, Choice]
+    overrides: tuple[str, ...]
+
+
+class _UserFolders(SearchPathPlugin):
+    """Adds the user's folders behind GENIE's own."""
+
+    folders: tuple[Path, ...] = ()
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in self.folders:
+            search_path.append(provider="genie-user", path=f"file://{folder}")
+
+
+def choices_of(group: str, config_dirs: Sequence[str] = ()) -> list[str]:
+    """Names that ``group=`` takes, from GENIE's and the user's folders."""
+    folders = (conf_dir(), *user_conf_dirs(tuple(config_dirs)))
+    return sorted({p.stem for folder in folders for p in (folder / group).glob("*.yaml")})
+
+
+def compose(line: CommandLine) -> list[Composed]:
+    """Every job of the command line: one, or with ``-m`` the product of its sweeps. Raises ConfigError."""
+    with _session(line):
+        overrides = line.for_hydra(_defaults(line))
+        return [_compose_one(job, line) for job in (_product(overrides) if line.multirun else [overrides])]
+
+
+def sweep(line: CommandLine, task: Callable[[int, Composed], None], directory: Path) -> None:
+    """Run ``task`` with (number, configuration) for each job by Hydra's sweeper; ``directory`` holds the sweep."""
+
+    def job(config: DictConfig) -> None:
+        node = HydraConfig.get()
+        task(int(node.job.num), _composed(config, node.runtime.choices, tuple(node.overrides.task), line))
+
+    with _session(line):
+        overrides = line.for_hydra(_defaults(line))
+    _hydra_main(line, [*overrides, f"hydra.sweep.dir={quoted(str(directory))}"], job)
+
+
+def show(line: CommandLine) -> None:
+    """``--cfg``, ``--info``, ``--hydra-help`` and shell completion, by Hydra. Raises ConfigError."""
+    if line.show == "--shell-completion":
+        _hydra_main(line, [o.text for o in line.overrides], lambda config: None)
+        return
+    with _session(line):
+        overrides = line.for_hydra(_defaults(line))
+        if line.show in {"--cfg", "--info"}:
+            _compose_one(overrides, line)
+    _hydra_main(line, overrides, lambda config: None)
+
+
+@contextmanager
+def _session(line: CommandLine) -> Iterator[None]:
+    """Hydra's Compose API over the search path, with errors in GENIE's terms."""
+    _use_folders(line)
+    try:
+        with hydra.initialize_config_dir(version_base=_VERSION_BASE, config_dir=str(conf_dir()), job_name="genie"):
+            yield
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+        raise _translated(error, line) from error
+
+
+def _use_folders(line: CommandLine) -> None:
+    folders = user_conf_dirs(line.config_dirs)
+    main = conf_dir()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.yaml")):
+            if (main / path.relative_to(folder)).exists():
+                name = path.relative_to(folder)
+                raise ConfigError(f"{path} has the name of GENIE's own {name}", hint="rename your file")
+    _UserFolders.folders = folders
+    Plugins.instance().register(_UserFolders)
+
+
+def _defaults(line: CommandLine) -> dict[str, str]:
+    """Choices to add. An experiment file may make them, so with one it is composed first to see which are left."""
+    experiment = line.chosen("experiment")
+    if experiment is None:
+        return dict(DEFAULT_CHOICES)
+    wanted: list[dict[str, str]] = []
+    for name in experiment.alternatives:
+        found = hydra.compose("config", overrides=[f"experiment={name}"])
+        wanted.append({g: d for g, d in DEFAULT_CHOICES.items() if not isinstance(found.get(g), DictConfig)})
+    for group in DEFAULT_CHOICES:
+        if len({group in w for w in wanted}) > 1 and line.chosen(group) is None:
+            raise ConfigError(
+                f"of the experiments {experiment.value} some choose a {group} and some do not",
+                hint=f"write {group}=NAME",
+            )
+    return wanted[0]
+
+
+def _product(overrides: list[str]) -> list[list[str]]:
+    axes: list[list[str]] = []
+    for override in OverridesParser.create().parse_overrides(overrides):
+        if override.is_sweep_override():
+            axes.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
+        else:
+            axes.append([override.input_line or ""])
+    return [list(job) for job in itertools.product(*axes)]
+
+
+def _compose_one(overrides: list[str], line: CommandLine) -> Composed:
+    config = hydra.compose("config", overrides=overrides, return_hydra_config=True)
+    _refuse_hydra_code(OmegaConf.to_container(config.hydra, resolve=False))
+    HydraConfig.instance().set_config(config)
+    node = config.hydra
+    with_hydra_removed = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    with_hydra_removed._set_parent(config)
+    return _composed(with_hydra_removed, node.runtime.choices, tuple(overrides), line)
+
+
+def _composed(config: DictConfig, picked: Mapping[str, Any], overrides: tuple[str, ...], line: CommandLine) -> Composed:
+    plain = OmegaConf.to_container(config, resolve=True)
+    if not isinstance(plain, dict):
+        raise ConfigError("the configuration is not a mapping")
+    mapping = {str(key): value for key, value in plain.items() if key not in {"hydra", "experiment"}}
+    refuse_code(mapping)
+    choices = {
+        group: Choice("", str(picked[group]), line.chosen(group) is None and line.chosen("experiment") is None)
+        for group in DEFAULT_CHOICES
+        if isinstance(picked.get(group), str)
+    }
+    return Composed(mapping, choices, overrides)
+
+
+def _refuse_hydra_code(value: Any, path: str = "hydra") -> None:
+    """Hydra itself calls what its node names; let it call its own plugins only."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key == "_target_" and not _HYDRA_CODE.fullmatch(str(inner)):
+                raise ConfigError(f"configuration never names code to run, found {inner!r}", key=f"{path}._target_")
+            _refuse_hydra_code(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            _refuse_hydra_code(inner, path)
+
+
+def _hydra_main(line: CommandLine, overrides: list[str], task: Callable[[DictConfig], None]) -> None:
+    _use_folders(line)
+    saved, environment = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = ["genie", *line.options, *overrides]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        hydra.main(version_base=_VERSION_BASE, config_path=str(conf_dir()), config_name="config")(task)()
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+        raise _translated(error, line) from error
+    finally:
+        sys.argv = saved
+        if environment is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = environment
+        GlobalHydra.instance().clear()
+
+
+def _translated(error: Exception, line: CommandLine) -> ConfigError:
+    """Hydra's and OmegaConf's words in one sentence that names the key."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = str(error.missing_cfg_file).strip("/").rpartition("/")
+        if group in GROUPS:
+            return ConfigError(
+                f"there is no {group} '{name}'{suggestion(name, choices_of(group, line.config_dirs))}", key=group
+            )
+    if isinstance(error, OverrideParseException):
+        typed = error.override.removeprefix("++")
+        return ConfigError(
+            f"'{typed}' cannot be read: {_sentence(error)}", hint="""text with special characters: 'key="value"'"""
+        )
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    return ConfigError(_sentence(cause), key=str(getattr(cause, "full_key", "") or ""))
+
+
+def _sentence(error: BaseException) -> str:
+    """The first line of a foreign error, in the form of ours."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0].replace("++", "")
+    return first[0].lower() + first[1:] if first[:2].istitle() else first
