@@ -1,0 +1,184 @@
+"""One Ansible run, as a program: reads a job (JSON) on standard input, prints what every task said (JSON).
+
+`genie.faults.session` starts it *inside* the fabric (``fabric.run("", [python, "-m", "genie.faults.ansible_job"])``),
+because only there the namespaces have names and only there a kill takes Ansible with it. Knows no fault: it is
+given a playbook, hosts with variables, and extra variables. Values of hosts reach Ansible as ``!unsafe``, so that
+none is ever read as a template. It never writes into the caller's home or working directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORKS = 16
+PLAY_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What one task did on one host. ``ok`` False with ``message`` says why; ``seen_mono_ns`` is CLOCK_MONOTONIC."""
+
+    host: str
+    role: str
+    phase: str
+    task: str
+    ok: bool
+    skipped: bool
+    message: str
+    stdout: str
+    stderr: str
+    rc: int | None
+    seen_mono_ns: int
+
+
+@dataclass(slots=True)
+class Collector:
+    """Keeps task results out of ansible-runner's events; returning False keeps runner from writing files."""
+
+    results: list[TaskResult] = field(default_factory=list)
+    failed_quietly: list[str] = field(default_factory=list)
+
+    def __call__(self, event: Mapping[str, Any]) -> bool:
+        """ansible-runner's ``event_handler``."""
+        kind = str(event.get("event", ""))
+        if kind in {"runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"}:
+            self.results.append(_task_result(kind, event.get("event_data", {})))
+        elif kind in {"error", "warning", "deprecated"} and event.get("stdout"):
+            self.failed_quietly.append(str(event["stdout"]))
+        return False
+
+
+def _task_result(kind: str, data: Mapping[str, Any]) -> TaskResult:
+    outcome = data.get("res") or {}
+    path = str(data.get("task_path", "")).rsplit(":", 1)[0]
+    message = outcome.get("msg") or outcome.get("reason") or outcome.get("stderr") or ""
+    rc = outcome.get("rc")
+    return TaskResult(
+        host=str(data.get("host", "")),
+        role=str(data.get("role", "")),
+        phase=Path(path).stem,
+        task=str(data.get("task", "")),
+        ok=kind in {"runner_on_ok", "runner_on_skipped"},
+        skipped=kind == "runner_on_skipped",
+        message=message if isinstance(message, str) else json.dumps(message),
+        stdout=str(outcome.get("stdout", "")),
+        stderr=str(outcome.get("stderr", "")),
+        rc=rc if isinstance(rc, int) else None,
+        seen_mono_ns=time.monotonic_ns(),
+    )
+
+
+def inventory_text(hosts: Mapping[str, Mapping[str, Any]]) -> str:
+    """A YAML inventory in which every string value is ``!unsafe``."""
+    import yaml
+
+    class Unsafe(str):
+        __slots__ = ()
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_representer(Unsafe, lambda dumper, data: dumper.represent_scalar("!unsafe", str(data), style='"'))
+    Dumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign]
+
+    def wrap(value: Any) -> Any:
+        if isinstance(value, str):
+            return Unsafe(value)
+        if isinstance(value, Mapping):
+            return {str(key): wrap(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [wrap(inner) for inner in value]
+        return value
+
+    document = {"all": {"hosts": {name: wrap(variables) for name, variables in hosts.items()}}}
+    return str(yaml.dump(document, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=True))
+
+
+def ansible_environment(work: Path, playbooks: Path, roles: Path, package_root: Path) -> dict[str, str]:
+    """Settings of Ansible for one run: nothing of the user's own configuration, nothing written to their home."""
+    return {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]),
+        "PYTHONPATH": str(package_root),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LC_ALL": "C.UTF-8",
+        "ANSIBLE_CONFIG": str(work / "ansible.cfg"),
+        "ANSIBLE_HOME": str(work / "home"),
+        "ANSIBLE_LOCAL_TEMP": str(work / "tmp"),
+        "ANSIBLE_ROLES_PATH": str(roles),
+        "ANSIBLE_CONNECTION_PLUGINS": str(playbooks / "connection_plugins"),
+        "ANSIBLE_ACTION_PLUGINS": str(playbooks / "action_plugins"),
+        "ANSIBLE_RETRY_FILES_ENABLED": "0",
+        "ANSIBLE_HOST_KEY_CHECKING": "1",
+        "ANSIBLE_GATHERING": "explicit",
+        "ANSIBLE_FORKS": str(FORKS),
+        "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_DEPRECATION_WARNINGS": "0",
+        "ANSIBLE_LOCALHOST_WARNING": "0",
+    }
+
+
+def perform(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the job and give {status, rc, elapsed_ns, results, stdout}.
+
+    ``job``: playbook (name within playbooks), playbooks, roles, package_root (folders), hosts, extra (variables),
+    timeout_s. ``status`` is ansible-runner's: "successful", "failed", "timeout", …
+    """
+    import ansible_runner
+
+    began = time.monotonic_ns()
+    playbooks, roles = Path(job["playbooks"]), Path(job["roles"])
+    with tempfile.TemporaryDirectory(prefix="genie-ansible-") as folder:
+        work = Path(folder)
+        inventory = work / "inventory"
+        inventory.mkdir()
+        (work / "ansible.cfg").write_text("[defaults]\n")
+        (inventory / "hosts.yml").write_text(inventory_text(job["hosts"]))
+        collector = Collector()
+        runner = ansible_runner.run(
+            private_data_dir=str(work),
+            project_dir=str(playbooks),
+            playbook=str(job["playbook"]),
+            inventory=str(inventory),
+            extravars=dict(job["extra"]),
+            envvars=ansible_environment(work, playbooks, roles, Path(job["package_root"])),
+            suppress_env_files=True,
+            quiet=True,
+            timeout=int(job.get("timeout_s", PLAY_TIMEOUT_S)),
+            settings={"pexpect_timeout": 1, "idle_timeout": 0},
+            event_handler=collector,
+        )
+        said = ""
+        if runner.status != "successful":
+            said = runner.stdout.read()[-8000:]
+        return {
+            "status": runner.status,
+            "rc": runner.rc,
+            "elapsed_ns": time.monotonic_ns() - began,
+            "results": [asdict(result) for result in collector.results],
+            "stdout": said,
+        }
+
+
+def main() -> int:
+    """Program entry: 0 whenever a JSON answer was printed; what went wrong is in it."""
+    job = json.load(sys.stdin)
+    # Ansible and runner print as they like; standard output is kept for the one answer.
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)
+    answer = perform(job)
+    with os.fdopen(answer_fd, "w") as out:
+        json.dump(answer, out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,351 @@
+"""Did the fault really happen? Pure rules over what was read: counters, queue samples, read-backs. Never does I/O.
+
+`genie.faults.session` gathers an `Observed`; each rule that a mechanism names turns it into checks of (what, expected,
+found, ok). A counter that was not recorded is not zero: its check fails and says so. The state of the whole is
+"in_effect", "not_exercised" (in place, but the traffic never met it, so the run shows nothing) or "not_in_effect";
+a run whose faults are not all in effect is invalid.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from genie.faults.plan import PPB, Change, FaultPlan
+from genie.units import format_rate
+
+RATE_WINDOW_NS = 100_000_000
+RATE_SLACK = 1.1
+UNKNOWN_COUNT = 2**64 - 1
+# A true drop rate fails the binomial check once in a million runs.
+BINOMIAL_ALPHA = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of evidence. ``kind`` is "in_place" (the change is there) or "exercised" (the traffic met it)."""
+
+    what: str
+    expected: str
+    found: str
+    ok: bool
+    kind: str = "in_place"
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRecord:
+    """What one fault's evidence comes to. ``facts`` are numbers for a later comparison with a healthy twin."""
+
+    fault: str
+    state: str
+    checks: tuple[Check, ...]
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def valid(self) -> bool:
+        """Whether the run's numbers may be read as those of this fault."""
+        return self.state == "in_effect"
+
+    def summary(self) -> str:
+        """One sentence: the state and, where it failed, the first check that says why."""
+        if self.valid:
+            return f"fault {self.fault}: in effect ({len(self.checks)} checks)"
+        word = "not exercised" if self.state == "not_exercised" else "not in effect"
+        why = next(check for check in self.checks if not check.ok)
+        return f"fault {self.fault}: {word}: {why.what}: expected {why.expected}, found {why.found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was read around and during a run.
+
+    ``before``/``after``: `Fabric.counters` at start and end. ``samples``: the records of ``ports.smp`` within the run
+    (structured array with the field names of docs/formats.md §5), or None. ``texts``: what the read-back of a change
+    printed at the end of the run, by rule and port; absent where it failed, with the reason in ``failures``.
+    """
+
+    before: Mapping[str, Mapping[str, int]]
+    after: Mapping[str, Mapping[str, int]]
+    samples: npt.NDArray[Any] | None
+    texts: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    failures: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def risen(self, where: str, counter: str) -> int | None:
+        """How far a cumulative counter rose; None where it wasn't recorded at both ends."""
+        start, end = self.before.get(where, {}).get(counter), self.after.get(where, {}).get(counter)
+        if start is None or end is None or UNKNOWN_COUNT in (start, end):
+            return None
+        return end - start
+
+    def of_port(self, index: int) -> npt.NDArray[Any] | None:
+        """The samples of one port in time order, or None without any."""
+        if self.samples is None:
+            return None
+        own = self.samples[self.samples["port"] == index]
+        return own if len(own) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of evidence.
+
+    ``read`` is the argv whose output proves the change is in place, run in the change's node; empty where nothing
+    need be read.
+    """
+
+    read: Callable[[FaultPlan, Change], tuple[str, ...]]
+    judge: Callable[[FaultPlan, Observed], tuple[list[Check], dict[str, float]]]
+
+
+def judge(plan: FaultPlan, observed: Observed) -> EvidenceRecord:
+    """All rules of the plan's mechanism, taken together."""
+    checks: list[Check] = []
+    facts: dict[str, float] = {}
+    for name in plan.mechanism.evidence:
+        found, numbers = RULES[name].judge(plan, observed)
+        checks += found
+        facts |= numbers
+    if not checks or any(not check.ok for check in checks if check.kind == "in_place"):
+        state = "not_in_effect"
+    elif any(not check.ok for check in checks):
+        state = "not_exercised"
+    else:
+        state = "in_effect"
+    return EvidenceRecord(plan.name, state, tuple(checks), facts)
+
+
+def peak_rate_bps(samples: npt.NDArray[Any], window_ns: int = RATE_WINDOW_NS) -> tuple[float, int] | None:
+    """Highest mean rate over any stretch of at least ``window_ns``, in bit/s, and that stretch's length in ns.
+
+    None when the samples span less than the window.
+    """
+    times = samples["mono_ns"].astype(np.int64)
+    sent = samples["tx_bytes"].astype(np.int64)
+    if len(times) < 2 or times[-1] - times[0] < window_ns:
+        return None
+    ends = np.searchsorted(times, times + window_ns)
+    starts = np.flatnonzero(ends < len(times))
+    ends = ends[starts]
+    spans = times[ends] - times[starts]
+    rates = (sent[ends] - sent[starts]) * 8e9 / spans
+    best = int(np.argmax(rates))
+    return float(rates[best]), int(spans[best])
+
+
+def _read_nothing(plan: FaultPlan, change: Change) -> tuple[str, ...]:
+    return ()
+
+
+# ---- a shaper at another rate -----------------------------------------------------------------------------------
+
+
+def _read_shaper(plan: FaultPlan, change: Change) -> tuple[str, ...]:
+    return ("tc", "-j", "-s", "-r", "qdisc", "show", "dev", change.interface, "root")
+
+
+def _judge_rate(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
+    checks: list[Check] = []
+    facts: dict[str, float] = {}
+    limited: list[str] = []
+    peaks: list[float] = []
+    for change in plan.changes:
+        port, wanted = change.port.name, change.values["rate_bps"]
+        queue = _root_queue(observed.texts.get(("rate_capped", port), ""))
+        rate = queue.get("options", {}).get("rate")
+        checks.append(
+            Check(
+                f"shaper of {port} at the end",
+                format_rate(wanted),
+                f"{format_rate(rate * 8)}"
+                if rate is not None
+                else observed.failures.get(("rate_capped", port), "no shaper"),
+                rate is not None and queue.get("kind") == "tbf" and rate * 8 == wanted,
+            )
+        )
+        samples = observed.of_port(change.index)
+        peak = peak_rate_bps(samples) if samples is not None else None
+        if peak is None:
+            checks.append(Check(f"peak rate of {port}", "recorded", "no samples over 100 ms", False))
+            continue
+        burst = int(queue.get("options", {}).get("burst", 0))
+        ceiling = wanted * RATE_SLACK + burst * 8e9 / peak[1]
+        checks.append(
+            Check(f"peak rate of {port}", f"at most {format_rate(ceiling)}", format_rate(peak[0]), peak[0] <= ceiling)
+        )
+        facts[f"{port}.peak_bps"] = peak[0]
+        peaks.append(peak[0] / wanted)
+        over = _overlimits(observed, port, samples)
+        if over is not None:
+            facts[f"{port}.overlimits"] = over
+        if over and peak[0] >= 0.5 * wanted:
+            limited.append(port)
+    checks.append(
+        Check(
+            "a faulted port was limiting",
+            "overlimits rose, and at least half the rate was carried",
+            f"on {', '.join(limited)}"
+            if limited
+            else f"on none: the busiest carried {max(peaks, default=0.0):.0%} of its rate",
+            bool(limited),
+            "exercised",
+        )
+    )
+    return checks, facts
+
+
+def _overlimits(observed: Observed, port: str, samples: npt.NDArray[Any] | None) -> int | None:
+    risen = observed.risen(port, "overlimits")
+    if risen is None and samples is not None:
+        risen = int(samples["overlimits"][-1]) - int(samples["overlimits"][0])
+    return risen
+
+
+def _root_queue(text: str) -> Mapping[str, Any]:
+    """The root qdisc in ``tc -j`` output; empty when there is none or it isn't JSON."""
+    try:
+        queues = json.loads(text or "[]")
+    except ValueError:
+        return {}
+    return next((queue for queue in queues if isinstance(queue, dict) and queue.get("root")), {})
+
+
+# ---- packets lost on the wire -----------------------------------------------------------------------------------
+
+
+def _read_drops(plan: FaultPlan, change: Change) -> tuple[str, ...]:
+    return ("nft", "-j", "list", "table", "netdev", f"genie_fault_{plan.name}")
+
+
+def _judge_drops(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
+    checks: list[Check] = []
+    facts: dict[str, float] = {}
+    packets_in_all = drops_in_all = 0
+    for change in plan.changes:
+        port, chance = change.port.name, change.values["ratio_ppb"] / PPB
+        counted = _drop_counters(observed.texts.get(("drops_binomial", port), ""), f"at_{change.interface}")
+        if counted is None:
+            why = observed.failures.get(("drops_binomial", port), "no counted drop rule")
+            checks.append(Check(f"drop rule of {port} at the end", f"{chance:.4%} of packets", why, False))
+            continue
+        packets, drops, ppb = counted
+        facts |= {f"{port}.packets": packets, f"{port}.lost": drops}
+        packets_in_all, drops_in_all = packets_in_all + packets, drops_in_all + drops
+        checks += [
+            Check(
+                f"drop rule of {port} at the end",
+                f"{change.values['ratio_ppb']} in a billion",
+                f"{ppb} in a billion",
+                ppb == change.values["ratio_ppb"],
+            ),
+            Check(
+                f"losses of {port}",
+                f"near {packets * chance:.1f} of {packets} packets",
+                str(drops),
+                is_plausible_count(drops, packets, chance),
+            ),
+        ]
+    expected = sum(packets * change.values["ratio_ppb"] / PPB for change, packets in _packets(plan, facts))
+    checks.append(
+        Check(
+            "packets were lost on a faulted port",
+            "at least 1",
+            f"{drops_in_all} of {packets_in_all} (expected some {expected:.1f})",
+            drops_in_all > 0,
+            "exercised",
+        )
+    )
+    return checks, facts
+
+
+def _packets(plan: FaultPlan, facts: Mapping[str, float]) -> list[tuple[Change, float]]:
+    return [(change, facts.get(f"{change.port.name}.packets", 0)) for change in plan.changes]
+
+
+def is_plausible_count(count: int, trials: int, chance: float, alpha: float = BINOMIAL_ALPHA) -> bool:
+    """Whether ``count`` successes of ``trials`` fit a binomial of ``chance``; a true one fails in ``alpha`` of runs.
+
+    Chernoff's bound (Hoeffding 1963, theorem 1): P(as far out as count) ≤ 2·exp(-n·KL(count/n ‖ chance)).
+    """
+    if trials == 0 or count > trials:
+        return count == 0 == trials or count <= trials
+    seen = count / trials
+    divergence = 0.0
+    for observed, wanted in ((seen, chance), (1 - seen, 1 - chance)):
+        if observed > 0:
+            if wanted <= 0:
+                return False
+            divergence += observed * math.log(observed / wanted)
+    return trials * divergence <= math.log(2 / alpha)
+
+
+def _drop_counters(text: str, chain: str) -> tuple[int, int, int] | None:
+    """Packets seen, packets dropped, and the chance in billionths, of one chain in ``nft -j list table``."""
+    try:
+        parts = json.loads(text)["nftables"]
+        rules = [part["rule"]["expr"] for part in parts if part.get("rule", {}).get("chain") == chain]
+        seen, drop = rules
+        counter = next(expression["counter"] for expression in drop if "counter" in expression)
+        return int(seen[0]["counter"]["packets"]), int(counter["packets"]), int(drop[0]["match"]["right"])
+    except (ValueError, KeyError, IndexError, StopIteration, TypeError):
+        return None
+
+
+# ---- marking off --------------------------------------------------------------------------------------------------
+
+
+def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
+    checks: list[Check] = []
+    facts: dict[str, float] = {}
+    above: list[str] = []
+    fullest = 0.0
+    for change in plan.changes:
+        port = change.port.name
+        kmin = change.port.model.ecn.kmin_bytes if change.port.model.ecn else 0
+        marked = observed.risen(port, "ce_marked")
+        found = "not recorded" if marked is None else str(marked)
+        checks.append(Check(f"packets marked CE by {port}", "0", found, marked == 0))
+        samples = observed.of_port(change.index)
+        if samples is None:
+            checks.append(Check(f"queue of {port}", "recorded", "no samples", False))
+            continue
+        deepest = int(samples["backlog_bytes"].max())
+        facts |= {f"{port}.queue_max_bytes": deepest, f"{port}.kmin_bytes": kmin}
+        fullest = max(fullest, deepest / kmin if kmin else 0.0)
+        if deepest > kmin:
+            above.append(port)
+    checks.append(
+        Check(
+            "a faulted port would have marked",
+            "its queue above Kmin at some time",
+            f"on {', '.join(above)}" if above else f"on none: the fullest reached {fullest:.0%} of Kmin",
+            bool(above),
+            "exercised",
+        )
+    )
+    risen = [observed.risen(node, "IpExtInECT0Pkts") for node in observed.after]
+    known = [count for count in risen if count is not None]
+    facts["ect_packets"] = sum(known)
+    facts["ce_packets"] = sum(c for node in observed.after if (c := observed.risen(node, "IpExtInCEPkts")) is not None)
+    checks.append(
+        Check(
+            "ECN-capable packets arrived",
+            "some (TCP negotiated ECN)",
+            str(sum(known)) if known else "not recorded",
+            sum(known) > 0,
+            "exercised",
+        )
+    )
+    return checks, facts
+
+
+RULES: dict[str, Rule] = {
+    "rate_capped": Rule(_read_shaper, _judge_rate),
+    "drops_binomial": Rule(_read_drops, _judge_drops),
+    "marking_off": Rule(_read_nothing, _judge_marking),
+}

@@ -1,0 +1,203 @@
+"""Write-ahead journal of changes to a network: JSON lines, on disk before the change they undo.
+
+`playbooks/action_plugins/genie_journal.py` writes an intent as the last step of a snapshot; `genie.faults.session`
+records that it was applied and closes it once the revert was verified; `genie.faults.revert` reads what a dead run
+left open. Readable after kill -9 at any byte: a torn line was never acknowledged, so its change never began. Only
+appends, never rewrites, never touches the network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+VERSION = 1
+FILE_NAME = "faults.journal"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One change about to be made: what was found there, and the commands (argv lists) that put it back."""
+
+    run: str
+    fault: str
+    role: str
+    node: str
+    object: str
+    old: Mapping[str, Any]
+    undo: tuple[tuple[str, ...], ...]
+
+    @property
+    def id(self) -> str:
+        """Names the change within its journal: one fault changes one object of one node once."""
+        return f"{self.fault}/{self.node}/{self.object}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An intent with what became of it. ``state`` is "intended", "applied" or "closed"; ``how`` says how it closed."""
+
+    intent: Intent
+    state: str
+    how: str = ""
+    intended_mono_ns: int = 0
+    intended_real_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """All that a journal says. ``torn_lines`` counts records cut short by a crash while they were written."""
+
+    entries: tuple[Entry, ...] = ()
+    torn_lines: int = 0
+    opened: tuple[Entry, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "opened", tuple(entry for entry in self.entries if entry.state != "closed"))
+
+
+class Journal:
+    """Appends records to one file. Several processes may append at once; each record is whole or torn, never mixed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        """Make the file's own name durable, else the first intents could vanish with the machine."""
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def intend(self, intents: Iterable[Intent]) -> None:
+        """Write the undo of changes about to be made. Returns when the disk has all of them; raises OSError."""
+        self._append(
+            {
+                "kind": "intent",
+                "run": intent.run,
+                "fault": intent.fault,
+                "role": intent.role,
+                "node": intent.node,
+                "object": intent.object,
+                "old": dict(intent.old),
+                "undo": [list(argv) for argv in intent.undo],
+            }
+            for intent in intents
+        )
+
+    def mark_applied(self, entries: Iterable[Entry]) -> None:
+        """The changes were made and read back."""
+        self._append({"kind": "applied", "id": entry.intent.id} for entry in entries)
+
+    def close_entries(self, entries: Iterable[Entry], how: str) -> None:
+        """The changes are undone, and it was verified; ``how`` says by what ("reverted", "fabric gone by itself")."""
+        self._append({"kind": "closed", "id": entry.intent.id, "how": how} for entry in entries)
+
+    def _append(self, records: Iterable[Mapping[str, object]]) -> None:
+        stamp = {"v": VERSION, "mono_ns": time.monotonic_ns(), "real_ns": time.time_ns()}
+        lines = "".join(json.dumps({**stamp, **record}, sort_keys=True) + "\n" for record in records).encode()
+        if not lines:
+            return
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            size = os.fstat(self._fd).st_size
+            if size and os.pread(self._fd, 1, size - 1) != b"\n":
+                lines = b"\n" + lines  # an earlier writer died mid-line: end its line, so that ours stands alone
+            written = 0
+            while written < len(lines):
+                written += os.write(self._fd, lines[written:])
+            os.fsync(self._fd)
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_journal(path: Path) -> JournalState:
+    """What the journal at ``path`` says; a missing file is an empty journal. Raises ValueError for a newer version."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return JournalState()
+    entries: dict[str, Entry] = {}
+    torn = 0
+    for line in raw.split(b"\n"):
+        if not line:
+            continue
+        record = _parse(line)
+        if record is None:
+            torn += 1
+            continue
+        if record["v"] != VERSION:
+            raise ValueError(f"{path}: a journal of version {record['v']}, this GENIE reads version {VERSION}")
+        _fold(entries, record)
+    return JournalState(tuple(entries.values()), torn)
+
+
+def _parse(line: bytes) -> dict[str, object] | None:
+    """The record, or None for a line that was cut short. A cut JSON object is never valid JSON: it lacks its brace."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "v" in record and "kind" in record else None
+
+
+def _fold(entries: dict[str, Entry], record: Mapping[str, object]) -> None:
+    kind = record["kind"]
+    if kind == "intent":
+        intent = Intent(
+            run=str(record["run"]),
+            fault=str(record["fault"]),
+            role=str(record["role"]),
+            node=str(record["node"]),
+            object=str(record["object"]),
+            old=_mapping(record["old"]),
+            undo=tuple(tuple(str(word) for word in argv) for argv in _lists(record["undo"])),
+        )
+        earlier = entries.get(intent.id)
+        if earlier is not None and earlier.state != "closed":
+            return  # a second snapshot of a change still open would record the fault as the old state
+        entries[intent.id] = Entry(intent, "intended", "", _number(record["mono_ns"]), _number(record["real_ns"]))
+        return
+    known = entries.get(str(record["id"]))
+    if known is None or known.state == "closed":
+        return
+    state = "applied" if kind == "applied" else "closed"
+    entries[str(record["id"])] = Entry(
+        known.intent, state, str(record.get("how", "")), known.intended_mono_ns, known.intended_real_ns
+    )
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _lists(value: object) -> Sequence[Sequence[object]]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
