@@ -227,7 +227,7 @@ def _check_hydra(override: Override) -> None:
 def _check_group(override: Override, multirun: bool) -> None:
     group, many = override.key, override.key in MULTI_GROUPS
     if override.prefix == "~":
-        raise ConfigError(f"'~{group}' removes the group itself", hint=f"write {_nothing(group)}")
+        raise ConfigError(f"'~{group}' would remove the whole group", hint=f"write {_nothing(group)}")
     values = override.alternatives
     if override.value is None or values == [""]:
         raise ConfigError(f"nothing follows '{group}'", hint=f"write {group}=NAME or {_nothing(group)}")
@@ -241,7 +241,8 @@ def _check_group(override: Override, multirun: bool) -> None:
         if value.lower() in {"null", "none", "~", "false", "''", '""'}:
             raise ConfigError(f"'{value}' is no choice", key=group, hint=f"write {_nothing(group)}")
         if value.startswith("{"):
-            raise ConfigError("expected the name of a choice", key=group, hint=f"change values with {group}.key=value")
+            inner = f"{group}.NAME.key" if many else f"{group}.key"
+            raise ConfigError("expected the name of a choice", key=group, hint=f"change values with {inner}=value")
         names = split_sweep(value[1:-1]) if value.startswith("[") and value.endswith("]") else [value]
         if len(names) != len(set(names)):
             raise ConfigError(f"{value} names one choice twice", key=group)
@@ -278,8 +279,8 @@ def _check_value(override: Override, multirun: bool) -> None:
     if len(override.alternatives) > 1 and not multirun:
         raise ConfigError(
             f"'{override.text}' gives {len(override.alternatives)} values",
-            hint=f"write genie -m {override.key}={override.value} for one run each, "
-            f"or {override.key}=[{override.value}] for a list",
+            hint=f"write genie -m {override.key}={override.value} for one run each"
+            + (f", or {override.key}=[{override.value}] for a list" if "." in override.key else ""),
         )
 
 

@@ -87,25 +87,25 @@ def _run(arguments: list[str]) -> int:
 
         show(line)
         return EXIT_OK
-    return _sweep(line, arguments) if line.multirun else _run_one(line, arguments)
+    return _sweep(line) if line.multirun else _run_one(line, arguments)
 
 
-def _run_one(line: CommandLine, arguments: list[str]) -> int:
+def _run_one(line: CommandLine, arguments: Sequence[str]) -> int:
     from genie import experiment
     from genie.compose import compose
-    from genie.schema import parse_config, reproduce_line
+    from genie.schema import parse_config
 
     (composed,) = compose(line)
-    config = parse_config(composed.mapping, composed.choices)
+    config = parse_config(composed.mapping, composed.choices, arguments)
     print(announce(config), flush=True)
     plan = experiment.plan(config)
     if config.dry_run:
         print(plan.render())
         return EXIT_OK
-    return int(experiment.run(plan, reproduce=reproduce_line(arguments)).exit_code)
+    return int(experiment.run(plan).exit_code)
 
 
-def _sweep(line: CommandLine, arguments: list[str]) -> int:
+def _sweep(line: CommandLine) -> int:
     from genie import experiment
     from genie.compose import compose, sweep
     from genie.schema import parse_config
@@ -132,19 +132,18 @@ def _one_of_sweep(number: int, total: int, composed: Composed, directory: Path) 
     from genie.schema import parse_config, reproduce_line
 
     shown = [o.removeprefix("++") for o in composed.overrides if not o.startswith("hydra.")]
-    line = reproduce_line(shown)
     label, run = "", None
     try:
-        config = parse_config(composed.mapping, composed.choices)
+        config = parse_config(composed.mapping, composed.choices, shown, str(directory))
         label = config.label
         if not config.run_dir:
             config = dataclasses.replace(config, run_dir=str(directory / f"{number}-{config.label}"))
-        print(f"\n[{number + 1}/{total}] {line}", flush=True)
+        print(f"\n[{number + 1}/{total}] {reproduce_line(shown)}", flush=True)
         plan = experiment.plan(config)
         if config.dry_run:
             print(plan.render())
         else:
-            run = experiment.run(plan, reproduce=line)
+            run = experiment.run(plan)
         return SweepResult(number, label, tuple(shown), run, None, EXIT_OK if run is None else int(run.exit_code))
     except GenieError as error:
         print(f"genie: {error}", file=sys.stderr)
@@ -232,9 +231,9 @@ def _report(arguments: list[str]) -> int:
     print(terminal.render(rundir))
     if "--log" in options:
         from genie import track
-        from genie.schema import parse_config
+        from genie.compose import read_config_yaml
 
-        print(f"logged to MLflow: {track.log_run(rundir, parse_config(rundir.config()).tracking)}")
+        print(f"logged to MLflow: {track.log_run(rundir, read_config_yaml(rundir.config_yaml()).tracking)}")
     return EXIT_OK
 
 

@@ -126,7 +126,8 @@ class ExperimentConfig:
     says which; ``fault`` maps names to faults, empty for a healthy run; ``collective`` is the CollectivesConfig.
     ``out`` is the folder of run directories; ``run_dir`` "" means ``out``/<time>-<name>. ``baseline`` is "auto",
     "none" or a run directory. ``expect`` makes another verdict exit with 1. ``timeout`` ends a run that makes no
-    progress.
+    progress. The last three are no keys: the choices made, the overrides as typed, and the folder of the sweep that
+    the run belongs to ("" = none).
     """
 
     workload: Any
@@ -148,6 +149,8 @@ class ExperimentConfig:
     tracking: TrackingConfig = TrackingConfig()
     report: ReportConfig = ReportConfig()
     choices: Mapping[str, Choice] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    sweep: str = ""
 
     @property
     def timeout_ns(self) -> int:
@@ -160,7 +163,8 @@ class ExperimentConfig:
         return self.name or f"{'+'.join(self.fault) or 'healthy'}-{self.choices['workload'].name}"
 
 
-TOP_LEVEL_KEYS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(ExperimentConfig) if f.name != "choices")
+_NO_KEYS = frozenset({"choices", "overrides", "sweep"})
+TOP_LEVEL_KEYS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(ExperimentConfig) if f.name not in _NO_KEYS)
 
 
 def registry(group: str) -> Registry:
@@ -169,7 +173,12 @@ def registry(group: str) -> Registry:
     return cast(Registry, getattr(importlib.import_module(module), attribute))
 
 
-def parse_config(mapping: Mapping[str, Any], choices: Mapping[str, Choice] | None = None) -> ExperimentConfig:
+def parse_config(
+    mapping: Mapping[str, Any],
+    choices: Mapping[str, Choice] | None = None,
+    overrides: Sequence[str] = (),
+    sweep: str = "",
+) -> ExperimentConfig:
     """Check a composed configuration and give it types.
 
     ``choices`` tells the file names that were chosen; a group's own ``name`` key tells its kind. Raises ConfigError
@@ -189,7 +198,7 @@ def parse_config(mapping: Mapping[str, Any], choices: Mapping[str, Choice] | Non
     values["collective"] = build(
         _collectives_config(), _as_mapping(mapping.get("collective"), "collective"), "collective"
     )
-    config = ExperimentConfig(**values, choices=made)
+    config = ExperimentConfig(**values, choices=made, overrides=tuple(overrides), sweep=sweep)
     if config.timeout_ns <= 0:
         raise ConfigError(f"must be above 0, found {config.timeout!r}", key="timeout")
     if config.seed < 0 or config.seed >= 2**63:
