@@ -1,0 +1,49 @@
+"""What is replayed: operator graphs, from trace files or from generators.
+
+`load` is the one way in for the rest of GENIE; `genie.workload.check.check` comes next. Importing this package costs
+next to nothing: readers and generators are imported when they are used, and `genie.workload.config` alone by the
+command line's help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from genie.errors import ConfigError, closest
+from genie.workload.config import CONTROL_DEPS, ChakraConfig, WorkloadConfig, from_mapping
+from genie.workload.trace import Trace
+
+
+def load(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
+    """The job that ``config`` describes: one iteration, with a duration on every compute and memory operator.
+
+    ``config`` is one of the dataclasses of `genie.workload.config`, or a mapping with ``name`` and its keys.
+    ``Trace.parameters`` holds the whole config, ``iterations`` too. Durations already include ``compute_scale``.
+
+    Raises:
+        ConfigError: a key, value or choice of the config.
+        TraceError: a file that cannot be read or replayed faithfully.
+    """
+    from genie.workload.roofline import fill_durations, scale_durations
+
+    if isinstance(config, Mapping):
+        config = from_mapping(config)
+    if config.iterations < 1:
+        raise ConfigError(f"expected at least 1, found {config.iterations}", key="workload.iterations")
+    if config.control_deps not in CONTROL_DEPS:
+        hint = closest(config.control_deps, CONTROL_DEPS)
+        raise ConfigError(f"no such choice {config.control_deps!r}", key="workload.control_deps", hint=hint)
+    if isinstance(config, ChakraConfig):
+        from genie.workload.chakra.read import read_chakra
+
+        trace = read_chakra(config)
+    else:
+        from genie.workload.generators import GENERATORS
+
+        trace = GENERATORS[config.name](config)
+    fill_durations(trace, config.device)
+    scale_durations(trace, config.compute_scale)
+    trace.parameters = asdict(config)
+    return trace
