@@ -1,0 +1,304 @@
+"""Is this run slower than a healthy one, and may its numbers be believed at all?
+
+`judge` is what `genie.experiment` and ``genie report`` call: it looks for the baseline, compares, and gives the
+verdict with the reason in words. The rules and why they are these: docs/metrics.md, "Verdict". Pure but for reading
+run directories.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from genie.errors import GenieError
+from genie.results import statistics
+from genie.results.metrics import Metrics, measure
+from genie.results.records import FaultOutcome, from_plain
+from genie.results.rundir import RunDir, find_runs
+from genie.results.statistics import Estimate
+from genie.units import format_ns
+
+VERDICTS = ("measured", "ok", "degraded", "improved", "inconclusive", "invalid")
+_UNFIT_BASELINES = ("invalid", "degraded", "inconclusive")
+BASELINES_USED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When a difference counts. ``tolerance_ratio``: a slowdown below it never does. ``*_prior_sd``: what is assumed of
+    the spread (of logarithms) between healthy runs before there are several. ``p99_least_iterations``: a tail needs at
+    least so many. ``cpu_busy_ratio``: above it the emulator, not the network, sets the pace.
+    """
+
+    tolerance_ratio: float = 0.05
+    median_prior_sd: float = 0.025
+    p99_prior_sd: float = 0.06
+    p99_least_iterations: int = 10
+    cpu_busy_ratio: float = 0.80
+
+
+DEFAULT_THRESHOLDS = Thresholds()
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """A number of this run over the baseline's (above 1: slower). ``margin_ratio`` is what chance may do between
+    runs; ``verdict`` "ok", "degraded", "improved", "inconclusive", or "" where it is not judged (too few values).
+    """
+
+    name: str
+    ratio: Estimate
+    margin_ratio: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowSlowdown:
+    """The mean time of one row of the collective table over the baseline's; for reading, not judged."""
+
+    kind: str
+    comm: str
+    bytes: int
+    ratio: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """This run against its baseline. ``healthy_runs`` is how many healthy runs the margins come from."""
+
+    baseline: str
+    baseline_run_id: str
+    healthy_runs: int
+    median: Slowdown
+    p99: Slowdown
+    exposed: Estimate | None
+    collectives: tuple[RowSlowdown, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """``results.json``: metrics, comparison (None without a baseline), the verdict and why, in words."""
+
+    verdict: str
+    why: str
+    metrics: Metrics
+    comparison: Comparison | None
+
+
+def load_judgement(run: RunDir) -> Judgement | None:
+    """What `judge` said when the run was measured; None if it never was."""
+    content = run.results()
+    return None if content is None else from_plain(Judgement, content, str(run.path / "results.json"))
+
+
+def find_baselines(run: RunDir, runs_root: Path) -> list[RunDir]:
+    """Healthy finished runs with the same hashes, newest first; never the run itself."""
+    own = run.manifest
+    found = []
+    for other in find_runs(runs_root):
+        manifest = other.manifest
+        if (
+            other.path != run.path
+            and manifest.run_id != own.run_id
+            and manifest.status == "finished"
+            and not manifest.faults
+            and manifest.verdict not in _UNFIT_BASELINES
+            and dict(manifest.hashes) == dict(own.hashes)
+            and (other.path / "results.json").is_file()
+        ):
+            found.append(other)
+    return found
+
+
+def find_baseline(run: RunDir, runs_root: Path) -> RunDir | None:
+    """The newest of `find_baselines`."""
+    return next(iter(find_baselines(run, runs_root)), None)
+
+
+def compare(
+    run: Metrics,
+    baseline: Metrics,
+    *,
+    name: str = "",
+    run_id: str = "",
+    healthy: Sequence[Metrics] = (),
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    seed: int = 1,
+) -> Comparison:
+    """Compare two measured runs. ``healthy`` are further healthy runs: with more of them the margins tighten.
+
+    Raises GenieError where either has no measured iteration.
+    """
+    if run.iteration is None or baseline.iteration is None:
+        raise GenieError("a run without a measured iteration cannot be compared")
+    pool = [m.iteration for m in (baseline, *healthy) if m.iteration is not None]
+    ours, theirs = run.iteration.each_ns, baseline.iteration.each_ns
+    enough = min(len(ours), len(theirs)) >= thresholds.p99_least_iterations
+    median = _slowdown(
+        "median", statistics.ratio(ours, theirs, statistics.rows_median, seed),
+        statistics.between_runs_margin([i.median.value for i in pool], thresholds.median_prior_sd), thresholds, True,
+    )  # fmt: skip
+    p99 = _slowdown(
+        "p99", statistics.ratio(ours, theirs, statistics.rows_p99, seed),
+        statistics.between_runs_margin([i.p99.value for i in pool], thresholds.p99_prior_sd), thresholds, enough,
+    )  # fmt: skip
+    exposed = None
+    if run.exposed_ns and baseline.exposed_ns and statistics.median(baseline.exposed_ns) > 0:
+        exposed = statistics.ratio(run.exposed_ns, baseline.exposed_ns, statistics.rows_median, seed)
+    base_rows = {(row.kind, row.comm, row.bytes): row for row in baseline.collectives}
+    rows = []
+    for row in run.collectives:
+        twin = base_rows.get((row.kind, row.comm, row.bytes))
+        if twin is not None and twin.time_mean_ns > 0:
+            ratio = statistics.ratio(row.by_iteration_ns, twin.by_iteration_ns, statistics.rows_mean, seed)
+            rows.append(RowSlowdown(row.kind, row.comm, row.bytes, ratio))
+    return Comparison(name, run_id, len(pool), median, p99, exposed, tuple(rows))
+
+
+def _slowdown(name: str, ratio: Estimate, margin: float, thresholds: Thresholds, judged: bool) -> Slowdown:
+    limit = 1 + max(thresholds.tolerance_ratio, margin)
+    if not judged or math.isnan(ratio.low):
+        verdict = ""
+    elif ratio.low > limit:
+        verdict = "degraded"
+    elif ratio.high < 1 / limit:
+        verdict = "improved"
+    elif ratio.low >= 1 / limit and ratio.high <= limit:
+        verdict = "ok"
+    else:
+        verdict = "inconclusive"
+    return Slowdown(name, ratio, margin, verdict)
+
+
+def judge(
+    run: RunDir,
+    metrics: Metrics,
+    *,
+    runs_root: Path,
+    baseline: str = "auto",
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+) -> Judgement:
+    """The verdict of a run. ``baseline`` is "auto" (search ``runs_root``), "none", or the path of a run directory.
+
+    Raises GenieError for a named baseline that is not a measured healthy run of the same configuration.
+    """
+    baselines = _baselines(run, runs_root, baseline)
+    comparison, twin = None, None
+    measured = [(other, found.metrics) for other in baselines if (found := load_judgement(other)) is not None]
+    measured = [(other, found) for other, found in measured if found.iteration is not None]
+    if measured and metrics.iteration is not None:
+        (first, twin), rest = measured[0], measured[1:]
+        comparison = compare(
+            metrics, twin, name=first.path.name, run_id=first.manifest.run_id, healthy=[m for _, m in rest],
+            thresholds=thresholds, seed=run.manifest.seed,
+        )  # fmt: skip
+    faults = run.faults()
+    unfit = _why_invalid(run, metrics, faults, twin, thresholds)
+    if unfit:
+        return Judgement("invalid", unfit, metrics, comparison)
+    if comparison is None:
+        return Judgement("measured", _without_baseline(faults, baseline), metrics, None)
+    verdict, why = _verdict(comparison, metrics, thresholds)
+    return Judgement(verdict, why, metrics, comparison)
+
+
+def judge_and_store(run: RunDir, *, runs_root: Path, baseline: str = "auto") -> Judgement:
+    """`measure` and `judge` a run, write ``results.json``, note the verdict in the manifest."""
+    judgement = judge(run, measure(run), runs_root=runs_root, baseline=baseline)
+    run.write_results({"verdict": judgement.verdict, "why": judgement.why, **_content(judgement)})
+    run.set_verdict(judgement.verdict)
+    return judgement
+
+
+def _content(judgement: Judgement) -> dict[str, Any]:
+    return {"metrics": judgement.metrics, "comparison": judgement.comparison}
+
+
+def _baselines(run: RunDir, runs_root: Path, baseline: str) -> list[RunDir]:
+    if baseline == "none":
+        return []
+    found = find_baselines(run, runs_root)[:BASELINES_USED]
+    if baseline == "auto":
+        return found
+    named = RunDir.open(Path(baseline))
+    manifest, own = named.manifest, run.manifest
+    if manifest.faults:
+        raise GenieError(f"baseline {baseline} is not healthy: it had {', '.join(manifest.faults)}")
+    if named.status[0] != "finished" or manifest.verdict in _UNFIT_BASELINES:
+        raise GenieError(
+            f"baseline {baseline} is of no use: it is {named.status[0]}, verdict {manifest.verdict or 'none'}"
+        )
+    other = [key for key in {*manifest.hashes, *own.hashes} if manifest.hashes.get(key) != own.hashes.get(key)]
+    if other:
+        raise GenieError(
+            f"baseline {baseline} ran something else: {', '.join(sorted(other))} differ",
+            hint="run the same command with fault=[] for a healthy twin",
+        )
+    return [named, *(one for one in found if one.manifest.run_id != manifest.run_id)]
+
+
+def _why_invalid(
+    run: RunDir, metrics: Metrics, faults: Sequence[FaultOutcome], twin: Metrics | None, thresholds: Thresholds
+) -> str:
+    status, reason = run.status
+    if status == "aborted":
+        return f"the run was aborted: {reason}"
+    if status == "invalid":
+        return reason
+    if metrics.iteration is None:
+        return "; ".join(metrics.flags) or "no iteration was measured"
+    if metrics.events_dropped:
+        return f"{metrics.events_dropped} events found no room in the event files, so the numbers are incomplete"
+    busy = metrics.cpu_busy_ratio
+    if busy is not None and busy > thresholds.cpu_busy_ratio:
+        return (
+            f"emulator saturated: the CPUs were {busy:.0%} busy (limit {thresholds.cpu_busy_ratio:.0%}), so they, "
+            "not the network, set the pace; lower the link rates or raise fabric.time_dilation"
+        )
+    known = {fault.name for fault in faults}
+    for planned in run.manifest.faults:
+        if planned not in known:
+            return f"fault {planned} was planned, but there is no record of it"
+    for fault in faults:
+        why = fault.why_not_in_effect()
+        if why:
+            return f"fault {fault.name}: {why}"
+        if fault.twin_counter and twin is not None:
+            seen = getattr(twin.fabric, fault.twin_counter)
+            if not seen:
+                said = "was not counted" if seen is None else "is 0"
+                return f"fault {fault.name}: {fault.twin_counter} {said} in the healthy twin too, so it changed nothing"
+    return ""
+
+
+def _without_baseline(faults: Sequence[FaultOutcome], baseline: str) -> str:
+    if baseline == "none":
+        return "no baseline was asked for"
+    if not faults:
+        return "no earlier healthy run of this configuration to compare with"
+    unproven = [fault.name for fault in faults if fault.twin_counter]
+    note = f"; whether {', '.join(unproven)} changed anything shows only beside that twin" if unproven else ""
+    return f"no healthy run of this configuration to compare with: run it with fault=[]{note}"
+
+
+def _verdict(comparison: Comparison, metrics: Metrics, thresholds: Thresholds) -> tuple[str, str]:
+    median, p99 = comparison.median, comparison.p99
+    text = f"median {_said(median)}, p99 {_said(p99)}"
+    times = f" ({format_ns(metrics.iteration.median.value)} an iteration)" if metrics.iteration else ""
+    limit = max(median.margin_ratio, thresholds.tolerance_ratio)
+    if "degraded" in (median.verdict, p99.verdict):
+        part = "" if median.verdict == "degraded" else ", in the tail only"
+        return "degraded", f"slower than the healthy run{part}: {text}{times}"
+    if median.verdict == "inconclusive":
+        return "inconclusive", f"{text}: too close to what chance does (±{limit:.0%}) to tell; run more iterations"
+    if median.verdict == "improved":
+        return "improved", f"faster than the healthy run: {text}{times}"
+    tail = "" if p99.verdict in ("ok", "improved") else "; the tail cannot be told from chance"
+    return "ok", f"as fast as the healthy run: {text} (±{limit:.0%} is chance){tail}"
+
+
+def _said(slowdown: Slowdown) -> str:
+    return f"{slowdown.ratio.value:.2f}x"

@@ -1,0 +1,466 @@
+"""What a run measured: docs/metrics.md as code. `measure(rundir) -> Metrics`, numbers only, no verdict.
+
+Called by `genie.experiment` after a run and by ``genie report``. Reads the run directory and nothing else; works on
+aborted runs with what is there. All times are *model* time (real time / dilation), on a clock that starts at the
+agreed start T. A number that was not recorded is None, never 0; what makes numbers doubtful is a sentence in ``flags``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.lib.recfunctions as recfunctions
+import numpy.typing as npt
+
+from genie.errors import GenieError
+from genie.results import statistics
+from genie.results.collectives import SEND_RECV, CollectiveRow, call_facts, collective_rows, instances
+from genie.results.messages import MessageTimes, message_times
+from genie.results.ports import NOT_KNOWN, PortSamples
+from genie.results.records import JobOperators, PlanRecord
+from genie.results.rundir import HostRecord, RunDir
+from genie.results.statistics import Estimate, Floats
+
+OPERATOR, SENT, RECEIVED, ITERATION = 1, 2, 3, 4
+COMPUTE_KINDS = ("compute", "memory")
+COMM_KINDS = ("collective", "send", "recv")
+STRAGGLER_LAST_RATIO = 0.5
+STRAGGLER_COST_RATIO = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTimes:
+    """Iteration times in model ns: ``each_ns`` are measured, ``warmup_ns`` were run before and are in nothing else."""
+
+    each_ns: tuple[float, ...]
+    warmup_ns: tuple[float, ...]
+    median: Estimate
+    mean: Estimate
+    p99: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """One rank, model ns, medians over measured iterations: compute + exposed + idle = the rank's own iteration.
+
+    ``lateness_ns``: mean time by which it started collectives after the first rank did. ``last_ratio``: share of
+    collective calls that it was the last to start. ``cpu_ns``: real CPU time of its thread, whole run.
+    """
+
+    rank: int
+    host: str
+    compute_ns: float
+    exposed_ns: float
+    idle_ns: float
+    lateness_ns: float
+    last_ratio: float
+    cpu_ns: int
+    bytes_sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortTotals:
+    """One port over the run. Queue depths over the samples between start and end; None: not sampled or counted."""
+
+    port: str
+    tx_bytes: int | None
+    drops: int | None
+    ce_marked: int | None
+    queue_p50_bytes: float | None
+    queue_p99_bytes: float | None
+    queue_max_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FabricTotals:
+    """Sums over the fabric, start to end of the run. None: the counter was not read.
+
+    ``queue_p99_bytes`` is that of the port named ``queue_p99_port``, the deepest.
+    """
+
+    retransmits: int | None = None
+    segments_sent: int | None = None
+    ce_marked: int | None = None
+    ce_received: int | None = None
+    drops: int | None = None
+    softnet_dropped: int | None = None
+    queue_p99_bytes: float | None = None
+    queue_p99_port: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """All of it. ``exposed_ns`` and ``compute_ns`` are per measured iteration, means over ranks; ``straggler`` is a
+    rank, None when no rank stands out; ``start_mono_ns`` is T on the controller's clock (one clock only).
+    """
+
+    world: int
+    iterations_done: int
+    warmup: int
+    dilation: float
+    one_clock: bool
+    iteration: IterationTimes | None
+    exposed_ns: tuple[float, ...]
+    compute_ns: tuple[float, ...]
+    exposed: Estimate | None
+    compute: Estimate | None
+    collectives: tuple[CollectiveRow, ...]
+    messages: MessageTimes | None
+    ranks: tuple[RankTimes, ...]
+    straggler: int | None
+    fabric: FabricTotals
+    ports: tuple[PortTotals, ...]
+    cpu_busy_ratio: float | None
+    events_dropped: int
+    start_mono_ns: int | None
+    end_mono_ns: int | None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecords:
+    """Event records of all ranks in one array, with ``rank`` added and times moved to ns since T (real time)."""
+
+    records: npt.NDArray[np.void]
+    start_mono_ns: dict[int, int]
+    dropped: int
+    cpu_ns: dict[int, int]
+    bytes_sent: dict[int, int]
+    missing: tuple[int, ...]
+
+
+def measure(run: RunDir) -> Metrics:
+    """Measure a run, finished or not. Raises GenieError where its files are missing or damaged."""
+    plan, operators = run.plan, run.operators
+    job = load_records(run, plan)
+    seed = run.manifest.seed
+    flags: list[str] = []
+    if job.missing:
+        flags.append(f"no events of rank {', '.join(map(str, job.missing))}")
+    if job.dropped:
+        flags.append(f"{job.dropped} events found no room in the event files: the numbers are incomplete")
+    ends, rank_starts, rank_ends = _iteration_ends(job, plan)
+    done = len(ends)
+    window = range(min(plan.warmup, done), done)
+    durations = np.diff(ends, prepend=0.0) / plan.dilation
+    if done < plan.iterations:
+        flags.append(f"{done} of {plan.iterations} iterations were completed by all ranks")
+    if done and not len(window):
+        flags.append(f"all {done} completed iterations are warm-up: nothing is measured")
+    iteration = _iteration_times(durations, window, seed) if len(window) else None
+    shares = _shares(job, operators, plan, window, rank_starts, rank_ends)
+    exposed = tuple(float(v) for v in shares["exposed"].mean(axis=0))
+    compute = tuple(float(v) for v in shares["compute"].mean(axis=0))
+    facts = call_facts(operators)
+    calls = _call_records(job, operators, window)
+    ranks, straggler = _rank_times(job, plan, calls, facts, shares, iteration)
+    start, end = _real_window(job, plan, ends)
+    port_totals, fabric = _fabric(run, plan, start, end, flags)
+    messages = message_times(
+        _messages(job, SENT, window), _messages(job, RECEIVED, window), one_clock=plan.one_clock, dilation=plan.dilation
+    )
+    if messages and messages.unpaired:
+        flags.append(f"{messages.unpaired} message records have no other half and are left out of completion times")
+    return Metrics(
+        world=plan.world,
+        iterations_done=done,
+        warmup=plan.warmup,
+        dilation=plan.dilation,
+        one_clock=plan.one_clock,
+        iteration=iteration,
+        exposed_ns=exposed,
+        compute_ns=compute,
+        exposed=statistics.estimate(exposed, statistics.rows_median, seed) if exposed else None,
+        compute=statistics.estimate(compute, statistics.rows_median, seed) if compute else None,
+        collectives=collective_rows(calls, facts, window, plan.dilation) if len(window) else (),
+        messages=messages,
+        ranks=ranks,
+        straggler=straggler,
+        fabric=fabric,
+        ports=port_totals,
+        cpu_busy_ratio=_cpu_busy(run.host(), start, end),
+        events_dropped=job.dropped,
+        start_mono_ns=start,
+        end_mono_ns=end,
+        flags=tuple(flags),
+    )
+
+
+def load_records(run: RunDir, plan: PlanRecord) -> JobRecords:
+    """Events of all ranks. With one clock all are relative to the earliest start, else each to its own host's T."""
+    found = {rank: run.events(rank) for rank in range(plan.world)}
+    present = {rank: events for rank, events in found.items() if events is not None and events.start_mono_ns > 0}
+    starts = {rank: int(events.start_mono_ns) for rank, events in present.items()}
+    if plan.one_clock and starts:
+        starts = dict.fromkeys(starts, min(starts.values()))
+    parts = []
+    for rank, events in present.items():
+        part = recfunctions.append_fields(
+            events.records, "rank", np.full(len(events.records), rank, dtype=np.uint32), usemask=False
+        )
+        for name in ("t0_ns", "t1_ns", "t2_ns"):
+            part[name] -= starts[rank]
+        parts.append(part)
+    records = np.concatenate(parts) if parts else np.zeros(0, dtype=_EMPTY)
+    return JobRecords(
+        records=records,
+        start_mono_ns=starts,
+        dropped=sum(int(events.dropped) for events in present.values()),
+        cpu_ns={rank: int(events.cpu_user_ns + events.cpu_system_ns) for rank, events in present.items()},
+        bytes_sent={rank: int(events.bytes_sent) for rank, events in present.items()},
+        missing=tuple(rank for rank in range(plan.world) if rank not in present),
+    )
+
+
+_EMPTY = np.dtype(
+    [("type", "<u2"), ("channel", "<u2"), ("iteration", "<u4"), ("op", "<u4"), ("peer", "<u4"), ("bytes", "<u8"),
+     ("t0_ns", "<i8"), ("t1_ns", "<i8"), ("t2_ns", "<i8"), ("call_id", "<u4"), ("message", "<u4"), ("seq", "<u8"),
+     ("rank", "<u4")]
+)  # fmt: skip
+
+
+def _iteration_ends(job: JobRecords, plan: PlanRecord) -> tuple[Floats, Floats, Floats]:
+    """End of each iteration that *all* ranks completed (latest rank, ns since T), and per rank starts and ends."""
+    own = job.records[job.records["type"] == ITERATION]
+    shape = (plan.world, plan.iterations)
+    starts, ends = np.full(shape, np.nan), np.full(shape, np.nan)
+    inside = own[own["iteration"] < plan.iterations]
+    starts[inside["rank"], inside["iteration"]] = inside["t0_ns"]
+    ends[inside["rank"], inside["iteration"]] = inside["t2_ns"]
+    complete = ~np.isnan(ends).any(axis=0)
+    done = plan.iterations if complete.all() else int(np.argmin(complete))
+    if not done:
+        return np.zeros(0), starts[:, :0], ends[:, :0]
+    return ends[:, :done].max(axis=0), starts[:, :done], ends[:, :done]
+
+
+def _iteration_times(durations: Floats, window: range, seed: int) -> IterationTimes:
+    each = durations[window.start :]
+    return IterationTimes(
+        each_ns=tuple(float(v) for v in each),
+        warmup_ns=tuple(float(v) for v in durations[: window.start]),
+        median=statistics.estimate(each, statistics.rows_median, seed),
+        mean=statistics.estimate(each, statistics.rows_mean, seed),
+        p99=statistics.estimate(each, statistics.rows_p99, seed),
+    )
+
+
+def covered(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """The union of intervals as a function: ``np.interp(t, times, lengths)`` is how much of (-inf, t] is covered."""
+    if not len(starts):
+        return np.zeros(1), np.zeros(1)
+    order = np.argsort(starts, kind="stable")
+    begin, reach = starts[order], np.maximum.accumulate(ends[order])
+    fresh = np.ones(len(begin), dtype=bool)
+    fresh[1:] = begin[1:] > reach[:-1]
+    first = np.flatnonzero(fresh)
+    lefts = begin[first].astype(np.float64)
+    rights = reach[np.append(first[1:] - 1, len(reach) - 1)].astype(np.float64)
+    lengths = np.cumsum(rights - lefts)
+    times = np.column_stack([lefts, rights]).ravel()
+    values = np.column_stack([lengths - (rights - lefts), lengths]).ravel()
+    return times, values
+
+
+def _operator_codes(operators: JobOperators, rank: int) -> npt.NDArray[np.int8]:
+    """By operator number: 1 compute, 2 communication, 0 neither."""
+    found = next((own for own in operators.ranks if own.rank == rank), None)
+    kinds = [op.kind for op in found.ops] if found else []
+    return np.array([1 if k in COMPUTE_KINDS else 2 if k in COMM_KINDS else 0 for k in kinds], dtype=np.int8)
+
+
+def _shares(
+    job: JobRecords, operators: JobOperators, plan: PlanRecord, window: range, starts: Floats, ends: Floats
+) -> dict[str, Floats]:
+    """Compute, exposed and idle time in model ns, ranks × measured iterations."""
+    shape = (plan.world, len(window))
+    shares = {name: np.zeros(shape) for name in ("compute", "exposed", "idle")}
+    if not len(window):
+        return shares
+    ops = job.records[job.records["type"] == OPERATOR]
+    for rank in range(plan.world):
+        own = ops[ops["rank"] == rank]
+        kinds = _kinds_of(own, _operator_codes(operators, rank), rank)
+        lefts, rights = starts[rank, window.start :], ends[rank, window.start :]
+        busy = own[kinds == 1]
+        times, lengths = covered(busy["t1_ns"], busy["t2_ns"])
+        compute = np.interp(rights, times, lengths) - np.interp(lefts, times, lengths)
+        active = own[kinds != 0]
+        times, lengths = covered(active["t1_ns"], active["t2_ns"])
+        either = np.interp(rights, times, lengths) - np.interp(lefts, times, lengths)
+        shares["compute"][rank] = compute / plan.dilation
+        shares["exposed"][rank] = (either - compute) / plan.dilation
+        shares["idle"][rank] = (rights - lefts - either) / plan.dilation
+    return shares
+
+
+def _kinds_of(own: npt.NDArray[np.void], codes: npt.NDArray[np.int8], rank: int) -> npt.NDArray[np.int8]:
+    if len(own) and int(own["op"].max()) >= len(codes):
+        raise GenieError(
+            f"rank {rank}: an event names operator {int(own['op'].max())}, operators.json.gz has {len(codes)}: "
+            "the event file belongs to another run"
+        )
+    found: npt.NDArray[np.int8] = codes[own["op"]]
+    return found
+
+
+def _call_records(job: JobRecords, operators: JobOperators, window: range) -> npt.NDArray[np.void]:
+    """Operator records of communication in measured iterations; their call id is the operator's own."""
+    ops = job.records[
+        (job.records["type"] == OPERATOR)
+        & (job.records["iteration"] >= window.start)
+        & (job.records["iteration"] < window.stop)
+    ]
+    keep = np.zeros(len(ops), dtype=bool)
+    calls = np.zeros(len(ops), dtype=np.uint32)
+    for own in operators.ranks:
+        mine = np.flatnonzero(ops["rank"] == own.rank)
+        ids = (
+            np.array([op.call_id for op in own.ops], dtype=np.int64)[ops["op"][mine]]
+            if own.ops
+            else np.zeros(0, np.int64)
+        )
+        keep[mine] = ids >= 0
+        calls[mine] = np.where(ids >= 0, ids, 0)
+    ops["call_id"] = calls
+    found: npt.NDArray[np.void] = ops[keep]
+    return found
+
+
+def _rank_times(
+    job: JobRecords,
+    plan: PlanRecord,
+    calls: npt.NDArray[np.void],
+    facts: Mapping[int, object],
+    shares: Mapping[str, Floats],
+    iteration: IterationTimes | None,
+) -> tuple[tuple[RankTimes, ...], int | None]:
+    shared = [call_id for call_id, fact in facts.items() if getattr(fact, "kind", "") != SEND_RECV]
+    own = calls[np.isin(calls["call_id"], np.asarray(shared, dtype=np.int64))]
+    own = own[np.lexsort((own["iteration"], own["call_id"]))]
+    late, last, joined = np.zeros(plan.world), np.zeros(plan.world), np.zeros(plan.world)
+    if len(own):
+        firsts = instances(own)
+        sizes = np.diff(np.append(firsts, len(own)))
+        behind = own["t1_ns"] - np.repeat(np.minimum.reduceat(own["t1_ns"], firsts), sizes)
+        most = np.repeat(np.maximum.reduceat(behind, firsts), sizes)
+        np.add.at(late, own["rank"], behind / plan.dilation)
+        # where all start at once nobody is last
+        np.add.at(last, own["rank"], (behind == most) & (most > 0))
+        np.add.at(joined, own["rank"], 1)
+    rows = []
+    for rank in range(plan.world):
+        rows.append(
+            RankTimes(
+                rank=rank,
+                host=plan.host(rank),
+                compute_ns=_median0(shares["compute"][rank]),
+                exposed_ns=_median0(shares["exposed"][rank]),
+                idle_ns=_median0(shares["idle"][rank]),
+                lateness_ns=float(late[rank] / joined[rank]) if joined[rank] else 0.0,
+                last_ratio=float(last[rank] / joined[rank]) if joined[rank] else 0.0,
+                cpu_ns=job.cpu_ns.get(rank, 0),
+                bytes_sent=job.bytes_sent.get(rank, 0),
+            )
+        )
+    straggler = None
+    if iteration is not None and len(own):
+        worst = int(np.argmax(late))
+        cost = late[worst] / len(iteration.each_ns)
+        if rows[worst].last_ratio >= STRAGGLER_LAST_RATIO and cost >= STRAGGLER_COST_RATIO * iteration.median.value:
+            straggler = worst
+    return tuple(rows), straggler
+
+
+def _median0(values: Floats) -> float:
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def _messages(job: JobRecords, kind: int, window: range) -> npt.NDArray[np.void]:
+    records = job.records
+    inside = (records["iteration"] >= window.start) & (records["iteration"] < window.stop)
+    found: npt.NDArray[np.void] = records[(records["type"] == kind) & inside]
+    return found
+
+
+def _real_window(job: JobRecords, plan: PlanRecord, ends: Floats) -> tuple[int | None, int | None]:
+    """T and the end of the last completed iteration, on the one clock; None where there is not one clock."""
+    if not plan.one_clock or not job.start_mono_ns:
+        return None, None
+    start = min(job.start_mono_ns.values())
+    return start, start + int(ends[-1]) if len(ends) else None
+
+
+def _cpu_busy(host: HostRecord | None, start: int | None, end: int | None) -> float | None:
+    """Mean over the samples between T and the end; each sample stands for the time since the one before it."""
+    if host is None or not host.samples:
+        return None
+    times = np.array([t for t, _ in host.samples], dtype=np.int64)
+    busy = np.array([ratio for _, ratio in host.samples], dtype=np.float64)
+    lefts = np.concatenate([[start if start is not None else times[0]], times[:-1]]).astype(np.int64)
+    lower = np.maximum(lefts, start) if start is not None else lefts
+    upper = np.minimum(times, end) if end is not None else times
+    weights = np.maximum(0, upper - lower)
+    return float((busy * weights).sum() / weights.sum()) if weights.sum() else float(busy.mean())
+
+
+def _fabric(
+    run: RunDir, plan: PlanRecord, start: int | None, end: int | None, flags: list[str]
+) -> tuple[tuple[PortTotals, ...], FabricTotals]:
+    before, after = run.counters()
+    samples = run.ports()
+    if samples is not None and samples.dropped:
+        flags.append(f"{samples.dropped} queue samples found no room")
+
+    def rise(where: str, counter: str) -> int | None:
+        a, b = before.get(where, {}).get(counter), (after or {}).get(where, {}).get(counter)
+        if a is None or b is None or NOT_KNOWN in (a, b):
+            return None
+        if b < a:
+            flags.append(f"counter {counter} of {where} went down during the run ({a} to {b}): not used")
+            return None
+        return b - a
+
+    def total(counter: str) -> int | None:
+        found = [delta for where in before if (delta := rise(where, counter)) is not None]
+        return sum(found) if found else None
+
+    ports = []
+    for number, name in enumerate(plan.ports):
+        p50, p99, largest = _queue(samples, number, start, end)
+        ports.append(
+            PortTotals(name, rise(name, "tx_bytes"), rise(name, "drops"), rise(name, "ce_marked"), p50, p99, largest)
+        )
+    deepest = max(
+        (port for port in ports if port.queue_p99_bytes is not None), key=lambda p: p.queue_p99_bytes or 0, default=None
+    )
+    # what the whole machine's softnet dropped is the same number in every namespace: the most, not the sum
+    softnet = [delta for where in before if (delta := rise(where, "softnet_dropped")) is not None]
+    return tuple(ports), FabricTotals(
+        retransmits=total("TcpRetransSegs"),
+        segments_sent=total("TcpOutSegs"),
+        ce_marked=total("ce_marked"),
+        ce_received=total("IpExtInCEPkts"),
+        drops=total("drops"),
+        softnet_dropped=max(softnet) if softnet else None,
+        queue_p99_bytes=deepest.queue_p99_bytes if deepest else None,
+        queue_p99_port=deepest.port if deepest else "",
+    )
+
+
+def _queue(
+    samples: PortSamples | None, port: int, start: int | None, end: int | None
+) -> tuple[float | None, float | None, float | None]:
+    if samples is None:
+        return None, None, None
+    own = samples.of(port)
+    if start is not None:
+        own = own[own["mono_ns"] >= start]
+    if end is not None:
+        own = own[own["mono_ns"] <= end]
+    if not len(own):
+        return None, None, None
+    depth = own["backlog_bytes"].astype(np.float64)
+    return statistics.percentile(depth, 0.5), statistics.percentile(depth, 0.99), float(depth.max())

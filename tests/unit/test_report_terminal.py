@@ -1,0 +1,122 @@
+"""The terminal report and the nccl-tests table, against golden texts at 80 columns without colour."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rundir_maker import IN_EFFECT, make_run
+
+from genie.errors import GenieError
+from genie.report.nccl_table import nccl_table
+from genie.report.terminal import render
+from genie.results.compare import judge_and_store
+from genie.results.records import Check
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "report"
+SLOW = (60, *[40, 41] * 6)
+NOT_THERE = replace(
+    IN_EFFECT,
+    state="not_exercised",
+    checks=(Check("a faulted port was limiting", "overlimits rose", "on none", False, "exercised"),),
+)
+
+
+def healthy(root):
+    run = make_run(root)
+    judge_and_store(run, runs_root=root)
+    return run
+
+
+def degraded(root):
+    judge_and_store(make_run(root), runs_root=root)
+    run = make_run(root, name="link_rate_10pct-moe", iteration_ms=SLOW, faults=(IN_EFFECT,))
+    judge_and_store(run, runs_root=root)
+    run.write_bytes("timeline.json.gz", b"")
+    run.set_tracking(
+        {"uri": "sqlite:////runs/genie.db", "look": "mlflow ui --backend-store-uri sqlite:////runs/genie.db"}
+    )
+    return run
+
+
+def invalid(root):
+    run = make_run(root, name="link_rate_10pct-moe", faults=(NOT_THERE,), busy=0.5)
+    judge_and_store(run, runs_root=root)
+    return run
+
+
+def aborted(root):
+    run = make_run(root, iteration_ms=(30, 20, 20))
+    run.write_plan(replace(run.plan, iterations=12))
+    run.mark_ended("aborted", "rank 1: stall: operator 11 'grads' waited 30 s for rank 0")
+    judge_and_store(run, runs_root=root)
+    return run
+
+
+def plain(text):
+    """Without what differs from run to run: folder names carry the time."""
+    return re.sub(r"\d{8}-\d{6}-([\w.+-]+)-[0-9a-f]{4}", r"DATE-\1-HEX", text)
+
+
+def check_golden(name, text):
+    path = GOLDEN / name
+    if os.environ.get("GENIE_UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("make", [healthy, degraded, invalid, aborted], ids=lambda make: make.__name__)
+def test_golden_reports(tmp_path, make, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = plain(render(make(tmp_path / "runs"), width=80))
+    report, _, places = text.partition("\nrun  ")
+    assert max(map(len, report.splitlines())) <= 80
+    assert places
+    check_golden(f"{make.__name__}.txt", text)
+
+
+def test_the_verdict_comes_first(tmp_path):
+    assert render(degraded(tmp_path), width=80).startswith("DEGRADED  slower than the healthy run")
+
+
+def test_colour_changes_nothing_but_colour(tmp_path):
+    run = degraded(tmp_path)
+    coloured = render(run, width=100, color=True)
+    assert "\x1b[1;31mDEGRADED" in coloured
+    stripped = "\n".join(line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()) + "\n"
+    assert stripped == render(run, width=100)
+
+
+def test_a_run_that_was_never_measured_says_what_to_do(tmp_path):
+    with pytest.raises(GenieError, match="never measured"):
+        render(make_run(tmp_path))
+
+
+def test_golden_nccl_table(tmp_path):
+    run = make_run(tmp_path)
+    judgement = judge_and_store(run, runs_root=tmp_path)
+    check_golden("nccl.txt", nccl_table(judgement.metrics, run.plan))
+
+
+def test_every_row_of_the_nccl_table_has_the_thirteen_columns_that_parsers_want(tmp_path):
+    run = make_run(tmp_path)
+    text = nccl_table(judge_and_store(run, runs_root=tmp_path).metrics, run.plan)
+    rows = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    assert [len(row) for row in rows] == [13, 13]
+    for row in rows:
+        size, time_us, algbw = int(row[0]), float(row[5]), float(row[6])
+        assert algbw == pytest.approx(size / time_us / 1000, abs=0.006)
+
+
+def test_the_nccl_header_is_that_of_nccl_tests(tmp_path):
+    run = make_run(tmp_path)
+    text = nccl_table(judge_and_store(run, runs_root=tmp_path).metrics, run.plan)
+    for words in (
+        "#                                                              out-of-place                       in-place          ",
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong",
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)      ",
+    ):
+        assert f"\n{words}" in text
