@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from genie.errors import ConfigError, closest
-from genie.schema import DEFAULT_CHOICES, TOP_LEVEL_KEYS
+from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, TOP_LEVEL_KEYS
 
 MULTI_GROUPS = ("fault",)
 OPTIONAL_GROUPS = ("collective", "experiment")
@@ -262,11 +262,9 @@ def _check_group(override: Override, multirun: bool) -> None:
 def _nothing(group: str) -> str:
     if group in MULTI_GROUPS:
         return f"{group}=[] for none"
-    return (
-        f"{group}={DEFAULT_CHOICES[group]} for the default"
-        if group in DEFAULT_CHOICES
-        else f"nothing: leave {group} out"
-    )
+    if group in DEFAULT_FILES:
+        return f"{group}={DEFAULT_FILES[group]} for the default"
+    return f"nothing: leave {group} out"
 
 
 def _check_value(override: Override, multirun: bool) -> None:

@@ -2,7 +2,7 @@
 
 ``run`` is the default and may be left out. This module decides nothing about experiments: it sorts arguments,
 imports what a sub-command needs (``--help`` stays fast), prints, and turns every error into one sentence and the
-exit code of its class. With GENIE_DEBUG=1 errors keep their traceback.
+exit code of its class; with GENIE_DEBUG=1 errors keep their traceback.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"genie: {error}", file=sys.stderr)
         return error.exit_code
+    except Exception:
+        # Python would exit with 1, which says that a verdict was not as expected.
+        traceback.print_exc()
+        print(
+            "genie: this is a defect of genie, not of your input; please report it with the lines above",
+            file=sys.stderr,
+        )
+        return EXIT_INVALID
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -120,9 +128,8 @@ def _sweep(line: CommandLine) -> int:
     try:
         sweep(line, task, directory)
     finally:
-        summary = experiment.finish_sweep(results, directory) if results else None
-    if summary is not None:
-        print(summary.text)
+        if results:
+            print(experiment.finish_sweep(results, directory).text)
     return max((r.exit_code for r in results), default=EXIT_INVALID)
 
 
@@ -175,10 +182,10 @@ def _help(arguments: Sequence[str] = ()) -> int:
 
 
 def _version(arguments: Sequence[str]) -> int:
-    from importlib.metadata import version
+    import genie
 
     _no_more(arguments, "version")
-    print(f"genie {version('genie-fabric')}")
+    print(f"genie {genie.__version__}")
     return EXIT_OK
 
 

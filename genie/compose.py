@@ -31,7 +31,16 @@ from omegaconf.errors import OmegaConfBaseException
 from genie.argv import GROUPS, CommandLine, quoted
 from genie.errors import ConfigError
 from genie.paths import conf_dir, user_conf_dirs
-from genie.schema import DEFAULT_CHOICES, Choice, ExperimentConfig, parse_config, refuse_code, suggestion, to_mapping
+from genie.schema import (
+    DEFAULT_CHOICES,
+    DEFAULT_FILES,
+    Choice,
+    ExperimentConfig,
+    parse_config,
+    refuse_code,
+    suggestion,
+    to_mapping,
+)
 
 _VERSION_BASE = "1.3"
 _HYDRA_CODE = re.compile(r"hydra\._internal\.core_plugins\.[\w.]+|hydra_plugins\.[\w.]+|logging\.[\w.]+")
@@ -133,12 +142,12 @@ def _defaults(line: CommandLine) -> dict[str, str]:
     """Choices to add. An experiment file may make them, so with one it is composed first to see which are left."""
     experiment = line.chosen("experiment")
     if experiment is None:
-        return dict(DEFAULT_CHOICES)
+        return dict(DEFAULT_FILES)
     wanted: list[dict[str, str]] = []
     for name in experiment.alternatives:
         found = hydra.compose("config", overrides=[f"experiment={name}"])
-        wanted.append({g: d for g, d in DEFAULT_CHOICES.items() if not isinstance(found.get(g), DictConfig)})
-    for group in DEFAULT_CHOICES:
+        wanted.append({g: d for g, d in DEFAULT_FILES.items() if not isinstance(found.get(g), DictConfig)})
+    for group in DEFAULT_FILES:
         if len({group in w for w in wanted}) > 1 and line.chosen(group) is None:
             raise ConfigError(
                 f"of the experiments {experiment.value} some choose a {group} and some do not",

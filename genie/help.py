@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from genie.paths import conf_dir, user_conf_dirs
-from genie.schema import DEFAULT_CHOICES
+from genie.schema import DEFAULT_FILES
 
 _WIDTH = 110
 _SECTIONS = (
@@ -79,7 +79,7 @@ def help_text() -> str:
     ]
     for group, title in _SECTIONS:
         rows = [
-            (f"{name} (default)" if DEFAULT_CHOICES.get(group) == name else name, line)
+            (f"{name} (default)" if DEFAULT_FILES.get(group) == name else name, line)
             for name, line in summaries(group, folders).items()
         ]
         if rows:

@@ -70,6 +70,9 @@ DEFAULT_CHOICES: Mapping[str, str] = {
 }
 """Groups of which exactly one choice is made, with the choice that is made when the user makes none."""
 
+DEFAULT_FILES: Mapping[str, str] = {**DEFAULT_CHOICES, "collective": "auto"}
+"""The files that are chosen when the user chooses none."""
+
 _REGISTRIES: Mapping[str, tuple[str, str]] = {
     "workload": ("genie.workload.config", "WORKLOADS"),
     "topology": ("genie.topology.config", "TOPOLOGIES"),
