@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class NetnsFabric:
         if not config.time_dilation > 0:
             raise ConfigError(f"expected a factor above 0, found {config.time_dilation}", key="fabric.time_dilation")
         self._config = config
-        self._topology = topology
+        self.topology = topology
         self._run_dir = run_dir
         self._plan: AddressPlan = address_plan(topology)
         self._client: HolderClient | None = None
@@ -89,14 +90,12 @@ class NetnsFabric:
         if found.unfit:
             return (found.unfit,)
         notes = [*found.notes, *self._build_notes]
-        wants_ecn = any(port.model.ecn for port in self._topology.ports)
+        wants_ecn = any(port.model.ecn for port in self.topology.ports)
         reason = self.capabilities().reasons.get("ecn")
         if wants_ecn and reason:
             notes.append(f"ports do not mark ECN. {reason}")
-        fastest = max((port.model.rate_bps for port in self._topology.ports), default=0) / self._config.time_dilation
-        host_ports = [
-            port.model.rate_bps for link in self._topology.links if link.tier == "host" for port in link.ports
-        ]
+        fastest = max((port.model.rate_bps for port in self.topology.ports), default=0) / self._config.time_dilation
+        host_ports = [port.model.rate_bps for link in self.topology.links if link.tier == "host" for port in link.ports]
         fastest_host = max(host_ports, default=fastest) / self._config.time_dilation
         if self._config.packets == "exact" and fastest_host > _EXACT_LIMIT_BPS:
             notes.append(
@@ -107,9 +106,9 @@ class NetnsFabric:
 
     def program(self) -> FabricProgram:
         """The commands that `build` will run, for the plan."""
-        mtu = self._topology.parameters.get("mtu", 1500)
+        mtu = self.topology.parameters.get("mtu", 1500)
         if not isinstance(mtu, int):
-            raise PlanError(f"topology {self._topology.name!r} has mtu {mtu!r}, expected bytes")
+            raise PlanError(f"topology {self.topology.name!r} has mtu {mtu!r}, expected bytes")
         settings = Settings(
             packets=self._config.packets,
             time_dilation=self._config.time_dilation,
@@ -119,7 +118,7 @@ class NetnsFabric:
             marker=self.capabilities().marker,
             cpus=os.cpu_count() or 1,
         )
-        return fabric_program(self._topology, self._plan, settings, PINNED_MARKER)
+        return fabric_program(self.topology, self._plan, settings, PINNED_MARKER)
 
     def build(self) -> None:
         """Bring it up. Raises EnvironmentUnfit naming what failed; leaves nothing then."""
@@ -133,7 +132,7 @@ class NetnsFabric:
                 f"ports cannot be shaped: {found.missing['tbf']}",
                 hint="load the module (modprobe sch_tbf), or fabric=loopback, which shapes nothing",
             )
-        if any(port.model.loss_ratio for port in self._topology.ports) and not found.has("nft"):
+        if any(port.model.loss_ratio for port in self.topology.ports) and not found.has("nft"):
             raise EnvironmentUnfit(f"topology.loss needs nft: {found.missing['nft']}", hint="apt-get install nftables")
         program = self.program()
         self._run_dir.mkdir(parents=True, exist_ok=True)
@@ -156,7 +155,9 @@ class NetnsFabric:
             )
             loaded = client.run("", load_marker_argv(), lines.encode(), _STEP_TIMEOUT_S)
             _require(loaded, "load the marking program")
-        _require(settle_run("", ["ip", "-batch", "-"], _STEP_TIMEOUT_S, links), "create the cables")
+        _require(
+            settle_run("", ["ip", "-batch", "-"], _STEP_TIMEOUT_S, links), "create the cables", batch=program.links
+        )
 
         # Nodes are independent: all at once, each node's own steps in order.
         steps = (
@@ -171,7 +172,7 @@ class NetnsFabric:
                 if text:
                     begun.append((node, client.ask_run(node.name, argv, text.encode(), _STEP_TIMEOUT_S)))
             for node, future in begun:
-                _require(settle_run(node.name, argv, _STEP_TIMEOUT_S, future), what, node)
+                _require(settle_run(node.name, argv, _STEP_TIMEOUT_S, future), what, node, getattr(node, attribute))
 
     def _check_sysctls(self, refused: list[list[str]]) -> None:
         for node, key, value, reason in refused:
@@ -198,6 +199,11 @@ class NetnsFabric:
         """Addresses, interface indexes and routes of every node."""
         return self._plan
 
+    @property
+    def holder_pid(self) -> int:
+        """The process of this machine that the fabric ends with, for messages only."""
+        return self._built().pid
+
     def spawn(
         self, node: str, argv: Sequence[str], *, stdin: bytes, log: Path, cwd: Path | None = None
     ) -> NetnsProcess:
@@ -214,7 +220,7 @@ class NetnsFabric:
 
     def _port_arguments(self) -> list[str]:
         arguments = []
-        for port in self._topology.ports:
+        for port in self.topology.ports:
             ifindex = self._plan.interface(port.name).ifindex
             arguments += ["--port", f"{NETNS_DIR}/{port.node}:{ifindex}"]
         if self.capabilities().marker == "bpf":
@@ -226,14 +232,14 @@ class NetnsFabric:
         client = self._built()
         argv = [str(find_binary("genie-port")), "read", *self._port_arguments()]
         ports = client.ask_run("", argv, b"", _STEP_TIMEOUT_S)
-        files = [(node.name, path) for node in self._topology.nodes for path in parse.SNMP_FILES]
+        files = [(node.name, path) for node in self.topology.nodes for path in parse.SNMP_FILES]
         texts = client.read([*files, ("", parse.SOFTNET_FILE)])
         result: dict[str, dict[str, int]] = {"": parse.parse_softnet(texts.pop() or "")}
         for (node, _), text in zip(files, texts, strict=True):
             result.setdefault(node, {}).update(parse.parse_snmp(text or ""))
         answer = settle_run("", argv, _STEP_TIMEOUT_S, ports)
         _require(answer, "read port counters")
-        for port, values in zip(self._topology.ports, json.loads(answer.stdout)["ports"], strict=True):
+        for port, values in zip(self.topology.ports, json.loads(answer.stdout)["ports"], strict=True):
             result[port.name] = {name: value for name, value in values.items() if name not in _GAUGES}
         self._add_losses(client, result)
         return result
@@ -241,7 +247,7 @@ class NetnsFabric:
     def _add_losses(self, client: HolderClient, result: dict[str, dict[str, int]]) -> None:
         """Packets that the topology's own loss took, as "lost" of the port they left by."""
         receivers: dict[str, dict[str, str]] = {}
-        for link in self._topology.links:
+        for link in self.topology.links:
             for sender, receiver in ((link.a, link.b), (link.b, link.a)):
                 if sender.model.loss_ratio:
                     receivers.setdefault(receiver.node, {})[f"from_{receiver.peer}"] = sender.name
@@ -273,6 +279,7 @@ class NetnsFabric:
             client.close()
 
 
+_FAILED_LINE = re.compile(r"Command failed -:(\d+)")
 _FEATURES = ("shaping", "ecn", "loss", "faults")
 
 
@@ -283,11 +290,18 @@ def _choose_marker(found: Probe) -> str:
     return "none"
 
 
-def _require(completed: Completed, what: str, node: NodeProgram | None = None) -> None:
+def _require(completed: Completed, what: str, node: NodeProgram | None = None, batch: str = "") -> None:
     if completed.returncode == 0:
         return
     where = f" in node {node.name!r}" if node else ""
+    said = " ".join(completed.stderr.split()) or "nothing"
+    # ip and tc count the lines of a batch; the text of the line is what a person can use.
+    at_line = _FAILED_LINE.search(completed.stderr)
+    lines = batch.splitlines()
+    command = " ".join(completed.argv)
+    if at_line and int(at_line.group(1)) <= len(lines):
+        command = f"{completed.argv[0]} {lines[int(at_line.group(1)) - 1]}"
     raise EnvironmentUnfit(
-        f"could not {what}{where}: {' '.join(completed.argv)!r} said: {completed.stderr.strip() or 'nothing'}",
+        f"could not {what}{where}: {command!r} said: {said}",
         hint="genie doctor shows what this machine can do; fabric=loopback runs without namespaces",
     )

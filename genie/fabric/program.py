@@ -185,7 +185,7 @@ def _nft_text(plan: NodePlan, loss_by_interface: Mapping[str, float]) -> str:
         parts = round(loss_by_interface.get(name, 0.0) * _PARTS_PER_MILLION)
         if parts:
             chains.append(
-                f'  chain "from_{interface.port.peer}" {{ type filter hook ingress device "{name}" priority 0; '
+                f'  chain from_{interface.port.peer} {{ type filter hook ingress device "{name}" priority 0; '
                 f"numgen random mod {_PARTS_PER_MILLION} < {parts} counter drop; }}\n"
             )
     return f"table netdev {LOSS_TABLE} {{\n{''.join(chains)}}}\n" if chains else ""

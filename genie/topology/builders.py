@@ -7,6 +7,7 @@ docs/add-a-topology.md. Pure: no namespaces, no addresses (`genie.topology.route
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from math import ceil
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _INTERFACE_LIMIT = 15
 _ROLES = ("host", "leaf", "spine", "switch")
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MTU_RANGE = (576, 65521)
 MAX_HOSTS = 4096
 
@@ -103,11 +105,17 @@ def from_graph(
     """
     nodes = []
     for node_name, data in graph.nodes(data=True):
+        # Names become files, chains and arguments, and ports are written node/interface.
+        if not isinstance(node_name, str) or not _NODE_NAME.fullmatch(node_name):
+            raise ConfigError(
+                f"node {node_name!r} is no name: expected up to 64 letters, digits and _ . - after a letter or digit",
+                key=name,
+            )
         role = data.get("role")
         if role not in _ROLES:
             raise ConfigError(f"node {node_name!r} has role {role!r}, expected one of {', '.join(_ROLES)}", key=name)
         selectors = {key: value for key, value in data.items() if key != "role" and isinstance(value, str)}
-        nodes.append(Node(str(node_name), role, selectors))
+        nodes.append(Node(node_name, role, selectors))
 
     taken: dict[str, set[str]] = {node.name: set() for node in nodes}
     link_names: set[str] = set()
@@ -119,8 +127,8 @@ def from_graph(
             number += 1
             link_name = f"{a}-{b}.{number}"
         link_names.add(link_name)
-        port_a = Port(str(a), str(b), _name_interface(str(b), taken[a]), model)
-        port_b = Port(str(b), str(a), _name_interface(str(a), taken[b]), model)
+        port_a = Port(a, b, _name_interface(b, taken[a]), model)
+        port_b = Port(b, a, _name_interface(a, taken[b]), model)
         links.append(Link(link_name, port_a, port_b, data["tier"]))
     return Topology(name, tuple(nodes), tuple(links), dict(parameters))
 
