@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ConfigError, GenieError, closest
+from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ConfigError, EnvironmentUnfit, GenieError, closest
 
 if TYPE_CHECKING:
     from genie.argv import CommandLine
     from genie.compose import Composed
+    from genie.results.rundir import RunDir
     from genie.schema import ExperimentConfig
 
 
@@ -99,26 +100,28 @@ def _run(arguments: list[str]) -> int:
 
 
 def _run_one(line: CommandLine, arguments: Sequence[str]) -> int:
-    from genie import experiment
     from genie.compose import compose
-    from genie.schema import parse_config
+    from genie.schema import parse_config, reproduce_line
 
     (composed,) = compose(line)
-    config = parse_config(composed.mapping, composed.choices, arguments)
+    config = parse_config(composed.mapping, composed.choices)
     print(announce(config), flush=True)
+    from genie import experiment  # after the checks: a mistake is answered before this is loaded
+
     plan = experiment.plan(config)
     if config.dry_run:
         print(plan.render())
         return EXIT_OK
-    return int(experiment.run(plan).exit_code)
+    return int(experiment.run(plan, reproduce=reproduce_line(arguments)).exit_code)
 
 
 def _sweep(line: CommandLine) -> int:
-    from genie import experiment
     from genie.compose import compose, sweep
     from genie.schema import parse_config
 
     jobs = [parse_config(job.mapping, job.choices) for job in compose(line)]
+    from genie import experiment
+
     directory = sweep_directory(jobs[0].out)
     results: list[SweepResult] = []
 
@@ -141,7 +144,7 @@ def _one_of_sweep(number: int, total: int, composed: Composed, directory: Path) 
     shown = [o.removeprefix("++") for o in composed.overrides if not o.startswith("hydra.")]
     label, run = "", None
     try:
-        config = parse_config(composed.mapping, composed.choices, shown, str(directory))
+        config = parse_config(composed.mapping, composed.choices)
         label = config.label
         if not config.run_dir:
             config = dataclasses.replace(config, run_dir=str(directory / f"{number}-{config.label}"))
@@ -150,7 +153,7 @@ def _one_of_sweep(number: int, total: int, composed: Composed, directory: Path) 
         if config.dry_run:
             print(plan.render())
         else:
-            run = experiment.run(plan)
+            run = experiment.run(plan, reproduce=reproduce_line(shown), parent=str(directory))
         return SweepResult(number, label, tuple(shown), run, None, EXIT_OK if run is None else int(run.exit_code))
     except GenieError as error:
         print(f"genie: {error}", file=sys.stderr)
@@ -235,13 +238,27 @@ def _report(arguments: list[str]) -> int:
     from genie.results.rundir import RunDir
 
     rundir = RunDir.open(Path(paths[0]))
-    print(terminal.render(rundir))
-    if "--log" in options:
-        from genie import track
-        from genie.compose import read_config_yaml
+    print(terminal.render(rundir, color=sys.stdout.isatty()), end="")
+    return _log(rundir) if "--log" in options else EXIT_OK
 
-        print(f"logged to MLflow: {track.log_run(rundir, read_config_yaml(rundir.config_yaml()).tracking)}")
+
+def _log(rundir: RunDir) -> int:
+    import yaml
+
+    from genie import track
+    from genie.schema import parse_config
+
+    config = parse_config(yaml.safe_load(rundir.config_yaml))
+    logged = track.log_run(rundir, config.tracking.mlflow, out=_folder_of_runs(rundir.path, config.out))
+    if logged.problem:
+        raise EnvironmentUnfit(logged.problem)
+    print(logged.look)
     return EXIT_OK
+
+
+def _folder_of_runs(run: Path, out: str) -> Path:
+    """The folder ``out`` that this run was written below, wherever the command is called from."""
+    return next((parent for parent in run.parents if parent.name == Path(out).name), Path(out))
 
 
 def _revert(arguments: list[str]) -> int:

@@ -31,16 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from genie.argv import GROUPS, CommandLine, quoted
 from genie.errors import ConfigError
 from genie.paths import conf_dir, user_conf_dirs
-from genie.schema import (
-    DEFAULT_CHOICES,
-    DEFAULT_FILES,
-    Choice,
-    ExperimentConfig,
-    parse_config,
-    refuse_code,
-    suggestion,
-    to_mapping,
-)
+from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, Choice, refuse_code, suggestion
 
 _VERSION_BASE = "1.3"
 _HYDRA_CODE = re.compile(r"hydra\._internal\.core_plugins\.[\w.]+|hydra_plugins\.[\w.]+|logging\.[\w.]+")
@@ -100,19 +91,6 @@ def show(line: CommandLine) -> None:
         if line.show in {"--cfg", "--info"}:
             _compose_one(overrides, line)
     _hydra_main(line, overrides, lambda config: None)
-
-
-def config_yaml(config: ExperimentConfig) -> str:
-    """The text of a run directory's ``config.yaml``: complete, without interpolations."""
-    return OmegaConf.to_yaml(OmegaConf.create(to_mapping(config)))
-
-
-def read_config_yaml(text: str) -> ExperimentConfig:
-    """Back from `config_yaml`. Raises ConfigError."""
-    plain = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-    if not isinstance(plain, dict):
-        raise ConfigError("config.yaml is not a mapping")
-    return parse_config({str(key): value for key, value in plain.items()})
 
 
 @contextmanager

@@ -129,8 +129,7 @@ class ExperimentConfig:
     says which; ``fault`` maps names to faults, empty for a healthy run; ``collective`` is the CollectivesConfig.
     ``out`` is the folder of run directories; ``run_dir`` "" means ``out``/<time>-<name>. ``baseline`` is "auto",
     "none" or a run directory. ``expect`` makes another verdict exit with 1. ``timeout`` ends a run that makes no
-    progress. The last three are no keys: the choices made, the overrides as typed, and the folder of the sweep that
-    the run belongs to ("" = none).
+    progress. ``choices`` is the one field that is no key.
     """
 
     workload: Any
@@ -152,8 +151,6 @@ class ExperimentConfig:
     tracking: TrackingConfig = TrackingConfig()
     report: ReportConfig = ReportConfig()
     choices: Mapping[str, Choice] = field(default_factory=dict)
-    overrides: tuple[str, ...] = ()
-    sweep: str = ""
 
     @property
     def timeout_ns(self) -> int:
@@ -166,8 +163,7 @@ class ExperimentConfig:
         return self.name or f"{'+'.join(self.fault) or 'healthy'}-{self.choices['workload'].name}"
 
 
-_NO_KEYS = frozenset({"choices", "overrides", "sweep"})
-TOP_LEVEL_KEYS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(ExperimentConfig) if f.name not in _NO_KEYS)
+TOP_LEVEL_KEYS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(ExperimentConfig) if f.name != "choices")
 
 
 def registry(group: str) -> Registry:
@@ -176,12 +172,7 @@ def registry(group: str) -> Registry:
     return cast(Registry, getattr(importlib.import_module(module), attribute))
 
 
-def parse_config(
-    mapping: Mapping[str, Any],
-    choices: Mapping[str, Choice] | None = None,
-    overrides: Sequence[str] = (),
-    sweep: str = "",
-) -> ExperimentConfig:
+def parse_config(mapping: Mapping[str, Any], choices: Mapping[str, Choice] | None = None) -> ExperimentConfig:
     """Check a composed configuration and give it types.
 
     ``choices`` tells the file names that were chosen; a group's own ``name`` key tells its kind. Raises ConfigError
@@ -201,7 +192,7 @@ def parse_config(
     values["collective"] = build(
         _collectives_config(), _as_mapping(mapping.get("collective"), "collective"), "collective"
     )
-    config = ExperimentConfig(**values, choices=made, overrides=tuple(overrides), sweep=sweep)
+    config = ExperimentConfig(**values, choices=made)
     if config.timeout_ns <= 0:
         raise ConfigError(f"must be above 0, found {config.timeout!r}", key="timeout")
     if config.seed < 0 or config.seed >= 2**63:

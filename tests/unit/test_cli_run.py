@@ -1,12 +1,13 @@
 """What the command line does around an experiment: order of calls, sweeps, failures, exit codes."""
 
-import importlib
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import genie
 from genie.cli import main
 from genie.errors import EnvironmentUnfit, RunInvalid
 from genie.schema import ExperimentConfig
@@ -37,13 +38,15 @@ class Story:
     failures: dict[str, Any] = field(default_factory=dict)
     planned: list[ExperimentConfig] = field(default_factory=list)
     ran: list[str] = field(default_factory=list)
+    lines: list[tuple[str, str]] = field(default_factory=list)
     swept: list[tuple[list[Any], Path]] = field(default_factory=list)
 
     def plan(self, config: ExperimentConfig) -> Plan:
         self.planned.append(config)
         return Plan(config)
 
-    def run(self, plan: Plan) -> Result:
+    def run(self, plan: Plan, *, reproduce: str = "", parent: str = "") -> Result:
+        self.lines.append((reproduce, parent))
         self.ran.append(plan.config.label)
         outcome = self.failures.get(plan.config.label, 0)
         if isinstance(outcome, BaseException):
@@ -58,9 +61,8 @@ class Story:
 @pytest.fixture
 def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Story:
     made = Story()
-    module = importlib.import_module("genie.experiment")
-    for name in ("plan", "run", "finish_sweep"):
-        monkeypatch.setattr(module, name, getattr(made, name), raising=False)
+    monkeypatch.setitem(sys.modules, "genie.experiment", made)
+    monkeypatch.setattr(genie, "experiment", made, raising=False)
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -74,7 +76,7 @@ def test_plain_genie_runs_the_default_and_says_so(story: Story, capsys: pytest.C
 def test_run_may_be_written(story: Story) -> None:
     assert main(["run", "workload=dp", "name=mine"]) == 0
     assert story.ran == ["mine"]
-    assert story.planned[0].overrides == ("workload=dp", "name=mine")
+    assert story.lines == [("genie workload=dp name=mine", "")]
 
 
 def test_dry_run_prints_the_plan_and_runs_nothing(
@@ -102,9 +104,8 @@ def test_sweep_runs_all_and_compares(story: Story, capsys: pytest.CaptureFixture
     assert [r.exit_code for r in results] == [0] * 6
     assert directory.parent == Path("runs/sweeps")
     assert story.planned[3].run_dir == str(directory / "3-link_loss-dp")
-    assert story.planned[3].sweep == str(directory)
-    assert "fault=link_loss" in story.planned[3].overrides
-    assert "workload=dp" in story.planned[3].overrides
+    assert story.lines[3][0].startswith("genie fault=link_loss workload=dp ")
+    assert story.lines[3][1] == str(directory)
     shown = capsys.readouterr().out
     assert "[4/6] genie fault=link_loss workload=dp" in shown
     assert shown.endswith("6 runs compared\n")
