@@ -302,11 +302,14 @@ def _drop_counters(text: str, chain: str) -> tuple[int, int, int] | None:
 def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
     checks: list[Check] = []
     facts: dict[str, float] = {}
-    above: list[str] = []
+    would_mark: list[str] = []
     fullest = 0.0
     for change in plan.changes:
         port = change.port.name
         kmin = change.port.model.ecn.kmin_bytes if change.port.model.ecn else 0
+        enabled = observed.after.get(port, {}).get("marker_enabled")
+        if enabled is not None:
+            checks.append(Check(f"marker of {port} at the end", "off", "on" if enabled else "off", not enabled))
         marked = observed.risen(port, "ce_marked")
         found = "not recorded" if marked is None else str(marked)
         checks.append(Check(f"packets marked CE by {port}", "0", found, marked == 0))
@@ -315,29 +318,31 @@ def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], di
             checks.append(Check(f"queue of {port}", "recorded", "no samples", False))
             continue
         deepest = int(samples["backlog_bytes"].max())
+        due = observed.risen(port, "ect_over")
         facts |= {f"{port}.queue_max_bytes": deepest, f"{port}.kmin_bytes": kmin}
+        if due is not None:
+            facts[f"{port}.would_have_marked"] = due
         fullest = max(fullest, deepest / kmin if kmin else 0.0)
-        if deepest > kmin:
-            above.append(port)
+        if due or (due is None and deepest > kmin):
+            would_mark.append(port)
     checks.append(
         Check(
             "a faulted port would have marked",
             "its queue above Kmin at some time",
-            f"on {', '.join(above)}" if above else f"on none: the fullest reached {fullest:.0%} of Kmin",
-            bool(above),
+            f"on {', '.join(would_mark)}" if would_mark else f"on none: the fullest reached {fullest:.0%} of Kmin",
+            bool(would_mark),
             "exercised",
         )
     )
-    risen = [observed.risen(node, "IpExtInECT0Pkts") for node in observed.after]
-    known = [count for count in risen if count is not None]
-    facts["ect_packets"] = sum(known)
-    facts["ce_packets"] = sum(c for node in observed.after if (c := observed.risen(node, "IpExtInCEPkts")) is not None)
+    arrived = [count for node in observed.after if (count := observed.risen(node, "IpExtInECT0Pkts")) is not None]
+    marked_in_all = [count for node in observed.after if (count := observed.risen(node, "IpExtInCEPkts")) is not None]
+    facts |= {"ect_packets": sum(arrived), "ce_packets": sum(marked_in_all)}
     checks.append(
         Check(
             "ECN-capable packets arrived",
             "some (TCP negotiated ECN)",
-            str(sum(known)) if known else "not recorded",
-            sum(known) > 0,
+            str(sum(arrived)) if arrived else "not recorded",
+            sum(arrived) > 0,
             "exercised",
         )
     )

@@ -16,8 +16,10 @@ from typing import Any
 import jinja2
 import yaml
 
-from genie.errors import ConfigError, PlanError
+from genie.engine.binaries import find_binary
+from genie.errors import ConfigError, EnvironmentUnfit, PlanError
 from genie.fabric.base import Capabilities
+from genie.fabric.holder import BPF_DIR
 from genie.faults.config import FaultConfig
 from genie.faults.recipe import Mechanism, Parameter, load_mechanism
 from genie.faults.targets import resolve
@@ -27,6 +29,7 @@ from genie.units import format_rate, parse_bytes, parse_rate_bps, parse_ratio
 PPB = 1_000_000_000
 ECN_CONTROLS = ("cubic", "reno", "dctcp")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_FOUND_UNIT = re.compile(r"<as found>(?:bit|b)\b")
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 
 
@@ -42,6 +45,7 @@ class RunFacts:
     congestion_control: str = ""
     seed: int = 1
     time_dilation: float = 1.0
+    mtu: int = 1500
     placement: tuple[str, ...] = ()
 
 
@@ -101,10 +105,13 @@ class FaultPlan:
             f"  expected: {self.hypothesis}",
             f"  targets ({len(self.changes)}): {', '.join(port.name for port in self.ports)}",
         ]
+        alike: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
         for change in self.changes:
-            lines.append(f"  {change.port.name}, in {change.node}:")
-            lines += [f"    apply: {command}" for command in change.commands]
-            lines += [f"    undo:  {command}" for command in change.undo]
+            alike.setdefault((change.node, change.commands, change.undo), []).append(change.port.name)
+        for (node, commands, undo), ports in alike.items():
+            lines.append(f"  in {node}, for {', '.join(ports)}:")
+            lines += [f"    apply: {command}" for command in commands]
+            lines += [f"    undo:  {command}" for command in undo]
         return "\n".join(lines)
 
 
@@ -157,9 +164,9 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
             values[key] = value
         variables = {
             "genie_fault": name,
-            "genie_marker": capabilities.marker,
             "genie_node": place.node,
-            "genie_ports": [port_variables(port, place.interface, values)],
+            "genie_ports": [port_variables(port, place.interface, values, facts)],
+            **fabric_variables(capabilities.marker),
         }
         undo = (_render(text, {**variables, "port": variables["genie_ports"][0]}) for text in mechanism.undo)
         commands = (
@@ -179,9 +186,30 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
     return FaultPlan(name, mechanism, config, capabilities.marker, tuple(changes), facts)
 
 
-def port_variables(port: Port, interface: str, values: Mapping[str, int]) -> dict[str, Any]:
-    """What a role is told of one port: an element of ``genie_ports``."""
-    return {"port": port.name, "interface": interface, **values}
+def port_variables(port: Port, interface: str, values: Mapping[str, int], facts: RunFacts) -> dict[str, Any]:
+    """What a role is told of one port, an element of ``genie_ports``: names, its rate on the wire, what it marks
+    by where it marks, and the parameters.
+    """
+    told: dict[str, Any] = {"port": port.name, "interface": interface}
+    told["own_bps"] = round(port.model.rate_bps / facts.time_dilation)
+    told["mtu"] = facts.mtu
+    ecn = port.model.ecn
+    if ecn is not None:
+        told |= {"kmin_bytes": ecn.kmin_bytes, "kmax_bytes": ecn.kmax_bytes}
+    return {**told, **values}
+
+
+def fabric_variables(marker: str) -> dict[str, str]:
+    """What a role is told of the fabric: what marks packets, by which tool, and where that has its settings."""
+    return {"genie_marker": marker, "genie_marker_map": BPF_DIR, "genie_tool": _marker_tool()}
+
+
+def _marker_tool() -> str:
+    """genie-port's path; its bare name where it isn't built, which only a fabric without BPF marking can be."""
+    try:
+        return str(find_binary("genie-port"))
+    except EnvironmentUnfit:
+        return "genie-port"
 
 
 def _refuse_unfit(name: str, mechanism: Mechanism, capabilities: Capabilities, facts: RunFacts) -> None:
@@ -284,7 +312,9 @@ def _raw_tasks(mechanism: Mechanism) -> tuple[_RawTask, ...]:
 
 
 def _render(text: str, variables: Mapping[str, object]) -> str:
-    return " ".join(_environment().from_string(text).render(variables).split())
+    """One line; the tool by its name alone, since where it is installed says nothing to people."""
+    line = " ".join(_environment().from_string(text).render({**variables, "genie_tool": "genie-port"}).split())
+    return _FOUND_UNIT.sub("<as found>", line.removeprefix("true && "))
 
 
 def _holds(expression: str, variables: Mapping[str, object]) -> bool:

@@ -22,7 +22,7 @@ from genie.errors import RunAborted
 from genie.fabric.base import Fabric
 from genie.faults.evidence import RULES, EvidenceRecord, Observed, judge
 from genie.faults.journal import Entry, Journal, read_journal
-from genie.faults.plan import FaultPlan, port_variables
+from genie.faults.plan import FaultPlan, fabric_variables, port_variables
 
 APPLY_PHASES = ("precondition", "snapshot", "apply", "verify")
 REVERT_PHASES = ("revert", "verify_reverted")
@@ -219,10 +219,10 @@ class FaultSession:
                     "genie_fault": plan.name,
                     "genie_role": plan.role,
                     "genie_node": node,
-                    "genie_marker": plan.marker,
+                    **fabric_variables(plan.marker),
                     "genie_journal_path": str(self.journal_path),
                     "genie_ports": [
-                        port_variables(change.port, change.interface, change.values)
+                        port_variables(change.port, change.interface, change.values, plan.facts)
                         for change in plan.changes
                         if change.node == node
                     ],
@@ -266,9 +266,8 @@ class FaultSession:
         if failed is None:
             raise RunAborted(f"applying faults: Ansible ended as {answer.status!r}: {answer.said.strip()[-2000:]}")
         fault, node = failed["host"].split(".", 1)
-        words = " ".join(part for part in (failed["message"], failed["stderr"]) if part).strip()
         raise RunAborted(
-            f"fault {fault} on {node}, phase {failed['phase']!r} ({failed['task']}): {words}",
+            f"fault {fault} on {node}, phase {failed['phase']}: {_words(failed)}",
             hint="nothing of it is left in place; the fault's README says what the role expects",
         )
 
@@ -298,8 +297,15 @@ def _host_names(plan: FaultPlan) -> tuple[str, ...]:
     return tuple(_host_name(plan.name, node) for node in plan.nodes)
 
 
+def _words(failed: Mapping[str, Any]) -> str:
+    """What a failed task has to say. A task of the roles is named after what it expects."""
+    if failed["rc"] == 0:
+        return f"{failed['task']}: found {failed['stdout'].strip()[:2000] or 'nothing'}"
+    return f"{failed['task']}: {' '.join((failed['stderr'] or failed['message']).split())[:2000]}"
+
+
 def _why_left(answer: _Answer, entry: Entry) -> str:
     failed = answer.failure(_host_name(entry.intent.fault, entry.intent.node))
-    words = failed["message"] or failed["stderr"] if failed else answer.said.strip()[-500:] or "no answer"
+    words = _words(failed) if failed else answer.said.strip()[-500:] or "no answer"
     undo = " && ".join(" ".join(argv) for argv in entry.intent.undo)
     return f"{entry.intent.object} on {entry.intent.node} is not as it was found: {words} (undo: {undo})"

@@ -1,9 +1,10 @@
 """Selectors → ports. Pure: given a topology, says which ports a fault is about, the same for the same seed.
 
-A selector is ``all``; a name or glob of a link (``h0-leaf0``, ``leaf*-spine*``), of a port (``leaf0/spine1``: the
-egress of leaf0 towards spine1) or of a node (``spine0``, ``h*``); or ``attribute=value``: ``tier=fabric`` of links,
-``role=spine`` and every free attribute of nodes, ``rank=3`` for the host of a rank. Several selectors are a union.
-For a mechanism that acts on links a node means the links at it; for one that acts on ports, its own ports.
+A selector is ``all``; ``switches`` (every port of every switch); a name or glob of a link (``h0-leaf0``,
+``leaf*-spine*``), of a port (``leaf0/spine1``: the egress of leaf0 towards spine1) or of a node (``spine0``, ``h*``);
+or ``attribute=value``: ``tier=fabric`` of links, ``role=spine`` and every free attribute of nodes, ``rank=3`` for the
+host of a rank. Several selectors are a union. For a mechanism that acts on links a node means the links at it; for
+one that acts on ports, its own ports.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ def _match(
 ) -> list[Port]:
     if selector == "all":
         return list(topology.ports)
+    if selector == "switches":
+        return [port for port in topology.ports if not nodes[port.node].is_host]
     if "=" in selector:
         attribute, wanted = selector.split("=", 1)
         if attribute == "tier":

@@ -153,7 +153,7 @@ def test_shipped_recipes_plan_as_the_golden_text_says(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(available_faults()))
 def test_shipped_recipes_say_what_they_are(name: str) -> None:
     raw = (conf_dir() / "fault" / f"{name}.yaml").read_text()
-    assert f"\n# @package fault.{name}\n" in raw
+    assert raw.startswith(f"# @package fault.{name}\n# "), "Hydra reads the package from the first line only"
     assert 20 < len(available_faults()[name]) < 110
 
 
