@@ -24,10 +24,12 @@ from genie.fabric.probe import PINNED_MARKER, Probe, load_marker_argv, probe
 from genie.fabric.program import LOSS_TABLE, FabricProgram, NodeProgram, Settings, fabric_program
 from genie.topology.model import Topology
 from genie.topology.routes import AddressPlan, address_plan
-from genie.units import format_rate
+from genie.units import format_rate, parse_ns
 
 MARKER_MAP = BPF_DIR
 _STEP_TIMEOUT_S = 60.0
+_LEAST_SAMPLE_INTERVAL_NS = 100_000
+_CONGESTION = re.compile(r"[a-z0-9_-]{1,15}")
 _EXACT_LIMIT_BPS = 100_000_000
 # What `genie-port read` says of the moment; not cumulative, so not a counter.
 _GAUGES = {"backlog_bytes", "backlog_packets", "marker_peak_bytes", "marker_enabled"}
@@ -49,6 +51,14 @@ class NetnsFabric:
             raise ConfigError(f"no mode {config.packets!r}, {closest(config.packets, PACKETS)}", key="fabric.packets")
         if not config.time_dilation > 0:
             raise ConfigError(f"expected a factor above 0, found {config.time_dilation}", key="fabric.time_dilation")
+        if not _CONGESTION.fullmatch(config.congestion):
+            raise ConfigError(
+                f"expected the name of a TCP congestion control, found {config.congestion!r}", key="fabric.congestion"
+            )
+        if parse_ns(config.sample_interval, key="fabric.sample_interval") < _LEAST_SAMPLE_INTERVAL_NS:
+            raise ConfigError(
+                f"expected at least 100us, found {config.sample_interval!r}", key="fabric.sample_interval"
+            )
         self._config = config
         self.topology = topology
         self._run_dir = run_dir
