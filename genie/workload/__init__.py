@@ -16,18 +16,16 @@ from genie.workload.config import CONTROL_DEPS, ChakraConfig, WorkloadConfig, fr
 from genie.workload.trace import Trace
 
 
-def load(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
-    """The job that ``config`` describes: one iteration, with a duration on every compute and memory operator.
+def read(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
+    """The job that ``config`` describes: one iteration, with durations as the files have them (None where none).
 
     ``config`` is one of the dataclasses of `genie.workload.config`, or a mapping with ``name`` and its keys.
-    ``Trace.parameters`` holds the whole config, ``iterations`` too. Durations already include ``compute_scale``.
+    ``Trace.parameters`` holds the whole config, ``iterations`` too.
 
     Raises:
         ConfigError: a key, value or choice of the config.
-        TraceError: a file that cannot be read or replayed faithfully.
+        TraceError: a file that cannot be read.
     """
-    from genie.workload.roofline import fill_durations, scale_durations
-
     if isinstance(config, Mapping):
         config = from_mapping(config)
     if config.iterations < 1:
@@ -43,7 +41,38 @@ def load(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
         from genie.workload.generators import GENERATORS
 
         trace = GENERATORS[config.name](config)
-    fill_durations(trace, config.device)
-    scale_durations(trace, config.compute_scale)
     trace.parameters = asdict(config)
     return trace
+
+
+def load(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
+    """As `read`, with a duration on every compute and memory operator: recorded, else the roofline of ``device``.
+
+    Durations already include ``compute_scale``: nobody else may apply it.
+
+    Raises:
+        ConfigError: a key, value or choice of the config.
+        TraceError: a file that cannot be read, or an operator whose time is unknown.
+    """
+    from genie.workload.roofline import fill_durations, scale_durations
+
+    if isinstance(config, Mapping):
+        config = from_mapping(config)
+    trace = read(config)
+    fill_durations(trace, config.device)
+    scale_durations(trace, config.compute_scale)
+    return trace
+
+
+def describe(config: WorkloadConfig | Mapping[str, Any], *, detail: bool = False) -> str:
+    """Text about a workload: one line that it can be replayed or, with ``detail``, tables of what it holds.
+
+    Raises:
+        ConfigError: a key, value or choice of the config.
+        TraceError: it cannot be read or, without ``detail``, cannot be replayed; the message says why.
+    """
+    from genie.workload import summary
+
+    if isinstance(config, Mapping):
+        config = from_mapping(config)
+    return summary.details(config) if detail else summary.verdict(config)

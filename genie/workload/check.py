@@ -8,14 +8,15 @@ All walks are iterative and near-linear: traces of a million nodes are fine.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import NoReturn
 
 from genie.errors import TraceError
+from genie.units import MAX_BYTES
 from genie.workload.trace import CollectiveKind, Operator, OpKind, RankTrace, Trace
 
-MAX_BYTES = 2**63 - 1
 MAX_DURATION_NS = 2**62
 ROOTED = frozenset(
     {CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER, CollectiveKind.BROADCAST},
@@ -101,6 +102,8 @@ def _check_communicators(trace: Trace) -> None:
     world = trace.world
     if not world:
         raise TraceError("the trace has no ranks")
+    if not any(rank.operators for rank in trace.ranks):
+        raise TraceError("no rank has any operator: there is nothing to replay", file=trace.ranks[0].source)
     for place, rank in enumerate(trace.ranks):
         if rank.rank != place:
             raise TraceError(f"rank {rank.rank} stands at place {place} of the trace", file=rank.source)
@@ -241,7 +244,7 @@ def _topological(rank: RankTrace, needs: list[tuple[int, ...]]) -> list[int]:
         loop = _loop(
             {place: [n for n in needs[place] if open_needs[n]] for place in range(len(needs)) if open_needs[place]}
         )
-        names = " -> ".join(f"{operators[place].id} {operators[place].name!r}" for place in _shortened(loop))
+        names = " -> ".join(_in_short([f"{operators[place].id} {operators[place].name!r}" for place in loop]))
         size = "itself" if len(loop) == 1 else f"a cycle of {len(loop)} nodes"
         _fail(rank, operators[loop[0]], f"depends on {size}: {names}")
     return order
@@ -259,8 +262,10 @@ def _loop(waits: dict[int, list[int]]) -> list[int]:
     return path[place[node] :]
 
 
-def _shortened(loop: list[int]) -> list[int]:
-    return [*loop, loop[0]]
+def _in_short(names: list[str]) -> list[str]:
+    """A cycle told from its first to its first again, with the middle left out if it is long."""
+    shown = names if len(names) <= 12 else [*names[:8], f"… {len(names) - 11} more …", *names[-3:]]
+    return [*shown, names[0]]
 
 
 def _match_collectives(trace: Trace, ranks: list[_Rank]) -> list[tuple[str, list[tuple[int, int]]]]:
@@ -421,7 +426,7 @@ def _order_job(
 
     order = _merged_order(total, merged, waits, local)
     if order is None:
-        _deadlock(ranks, base, merged, waits)
+        _deadlock(ranks, base, members, waits)
     return _assemble(trace, ranks, base, members, order, collectives, messages)
 
 
@@ -449,23 +454,24 @@ def _merged_order(total: int, merged: list[int], waits: list[list[int]], local: 
     return None
 
 
-def _deadlock(ranks: list[_Rank], base: list[int], merged: list[int], waits: list[list[int]]) -> NoReturn:
+def _deadlock(ranks: list[_Rank], base: list[int], members: dict[int, list[int]], waits: list[list[int]]) -> NoReturn:
     """Tell a cycle over ranks by name. ``waits`` holds only what is in or behind a cycle."""
     loop = _loop({node: wait for node, wait in enumerate(waits) if wait})
-    owner = {}
-    number = 0
-    for node in sorted(loop):
-        while node >= base[number + 1]:
-            number += 1
-        owner[node] = (ranks[number].trace, ranks[number].trace.operators[node - base[number]])
-    steps = " waits for ".join(_named(*owner[node]) for node in [*loop, loop[0]])
-    rank, op = owner[loop[0]]
-    _fail(
-        rank,
-        op,
-        f"deadlock over {len(loop)} nodes: {steps}",
-        "the ranks issue collectives (merged here over their ranks) or messages in orders that cannot all hold",
-    )
+
+    def found(node: int) -> tuple[RankTrace, Operator]:
+        number = bisect_right(base, node) - 1
+        return ranks[number].trace, ranks[number].trace.operators[node - base[number]]
+
+    def told(node: int) -> str:
+        _, op = found(node)
+        parts = [_named(*found(part)) for part in members.get(node, [node])]
+        shown = ", ".join(parts[:4]) + (f" and {len(parts) - 4} more ranks" if len(parts) > 4 else "")
+        return f"{op.collective} on {_comm_label(op.comm)} ({shown})" if node in members else shown
+
+    steps = " waits for ".join(_in_short([told(node) for node in loop]))
+    rank, op = found(loop[0])
+    hint = "the ranks issue collectives or messages in orders that cannot all hold: follow the nodes of one rank"
+    _fail(rank, op, f"deadlock: {steps}", hint)
 
 
 def _assemble(

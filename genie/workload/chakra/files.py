@@ -94,17 +94,23 @@ def _nothing(folder: Path, wanted: str, told: str, names: list[str]) -> TraceErr
     below = [name for name in names if (folder / name).is_dir()]
     if below:
         return TraceError(f"no trace files, but folders: {_listed(below)}", file=told, hint="name one of them")
-    return TraceError(f"no files named PREFIX.<rank>.et; found {_listed(names)}", file=told)
+    told_kinds = [f"{name} ({_kind(folder / name)})" for name in names[:4]]
+    hint = "name one file, or call the files PREFIX.<rank>.et" if names else ""
+    return TraceError(f"no files named PREFIX.<rank>.et; found {_listed(told_kinds + names[4:])}", file=told, hint=hint)
+
+
+def _kind(path: Path) -> str:
+    """What a file is, or why that cannot be told."""
+    try:
+        return sniff(wire.read_bytes(path), str(path)).kind.value
+    except TraceError as error:
+        return error.message.removeprefix(f"{path}: ")
 
 
 def _several(jobs: dict[str, dict[int, Path]], told: str) -> TraceError:
     choices = []
     for label, files in sorted(jobs.items())[:8]:
-        first = next(iter(files.values()))
-        try:
-            kind = sniff(wire.read_bytes(first), str(first)).kind.value
-        except TraceError as error:
-            kind = error.message
+        kind = _kind(next(iter(files.values())))
         choices.append(f"{label} ({len(files)} file{'s' if len(files) > 1 else ''}, {kind})")
     hint = "name one: workload.path=FOLDER/PREFIX, FOLDER/'PREFIX.<rank>.et', or one file"
     return TraceError(f"several jobs: {'; '.join(choices)}", file=told, hint=hint)

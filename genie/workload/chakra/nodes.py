@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from genie.errors import TraceError
+from genie.units import MAX_BYTES
 from genie.workload.chakra import wire
 from genie.workload.trace import CollectiveKind, Operator, OpKind
 
@@ -27,14 +28,14 @@ USED = frozenset(
 )  # fmt: skip
 """Attributes that change what is replayed. All others are descriptions (op_schema, inputs, rf_id …)."""
 
-_NOTHING: dict[str, Any] = {}
+_USED_BYTES = frozenset(key.encode() for key in USED)
 MAX_MICROS = 2**62 // 1000
 
 
 class Maker:
     """Makes the operators of one rank's file. ``counts`` says how often a rule for absent data was used."""
 
-    def __init__(self, rank: int, file: str, decoded: dict[bytes, tuple[str, Any] | None] | None = None) -> None:
+    def __init__(self, rank: int, file: str, decoded: dict[bytes, tuple[str, Any]] | None = None) -> None:
         self.rank = rank
         self.file = file
         self.counts = {"host_side": 0, "untagged": 0, "rootless": 0, "instant": 0}
@@ -49,12 +50,17 @@ class Maker:
         found: dict[str, Any] = {}
         decoded = self._decoded
         for item in raw:
-            try:
-                pair = decoded[item]
-            except KeyError:
-                pair = decoded[item] = self._attribute(item, node, name)
-            if pair is not None:
-                found[pair[0]] = pair[1]
+            pair = decoded.get(item)
+            if pair is None:
+                # Most attributes only describe. Their name comes first: no need to decode the rest.
+                name_end = 2 + item[1] if len(item) > 1 and item[0] == 0x0A and item[1] < 0x80 else 0
+                if 0 < name_end <= len(item) and item[2:name_end] not in _USED_BYTES:
+                    continue
+                pair = self._attribute(item, node, name)
+                if pair is None:
+                    continue
+                decoded[item] = pair
+            found[pair[0]] = pair[1]
         return found
 
     def _attribute(self, item: bytes, node: int, name: str) -> tuple[str, Any] | None:
@@ -75,11 +81,13 @@ class Maker:
         value = values.get(key)
         if value is None:
             return None
+        if type(value) is int and 0 <= value <= MAX_BYTES:
+            return value
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int):
             self.fail(node, name, f"attribute {key} is {value!r}, expected a whole number")
-        if not 0 <= value < 2**63:
+        if not 0 <= value <= MAX_BYTES:
             self.fail(node, name, f"attribute {key} is {value}, expected 0 to 2^63-1")
         return int(value)
 

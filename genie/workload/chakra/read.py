@@ -63,7 +63,7 @@ def read_chakra(config: ChakraConfig) -> Trace:
         found = config.replicate_ranks
         raise ConfigError(f"expected 0 (off) or 2 to 65536, found {found}", key="workload.replicate_ranks")
     job = files.find(config.path)
-    decoded: dict[bytes, tuple[str, object] | None] = {}
+    decoded: dict[bytes, tuple[str, object]] = {}
     read: list[RankFile] = []
     makers: list[Maker] = []
     kinds: dict[Kind, int] = {}
@@ -120,7 +120,7 @@ def _sniff(path: Path) -> tuple[Sniffed, bytes]:
 
 
 def _article(text: str) -> str:
-    return f"an {text}" if text[0] in "AaEeIiMOo" and not text.startswith("One") else f"a {text}"
+    return f"an {text}" if text.startswith(("A", "E", "MSCCL", "a", "e")) else f"a {text}"
 
 
 def _read(sniffed: Sniffed, data: bytes, maker: Maker) -> RankFile:

@@ -27,7 +27,7 @@ class Kind(Enum):
     PYTORCH_HOST = "PyTorch execution trace (host)"
     PYTORCH_LINKED = "PyTorch execution trace linked with Kineto (ET+)"
     KINETO = "Kineto / Chrome trace (traceEvents)"
-    COMM_GROUPS = "communicator groups (JSON)"
+    COMM_GROUPS = "communicator file (JSON)"
     MSCCL = "MSCCL algorithm (XML)"
     ASTRA_TEXT = "ASTRA-sim 1.0 text workload"
     GOAL = "GOAL schedule"
@@ -126,8 +126,9 @@ def _json_kind(documents: tuple[Any, ...]) -> Kind:
             linked = any("exclusive_dur" in node or "dur" in node for node in sample)
             return Kind.PYTORCH_LINKED if linked else Kind.PYTORCH_HOST
         return Kind.STG_JSON if not nodes else Kind.UNKNOWN
-    if first and all(isinstance(value, list) and str(name).isdecimal() for name, value in first.items()):
-        return Kind.COMM_GROUPS
+    if first and all(isinstance(value, list) for value in first.values()):
+        ranks = all(isinstance(rank, int) for value in first.values() for rank in value)
+        return Kind.COMM_GROUPS if ranks or all(name.isdecimal() for name in first) else Kind.UNKNOWN
     if first.keys() <= {"version", "attr"}:
         return Kind.JSONIZER
     return Kind.UNKNOWN

@@ -151,7 +151,7 @@ def unpack(data: bytes, file: str) -> bytes:
     except EOFError as error:
         raise TraceError("the gzip stream ends before its end mark: the file is truncated", file=file) from error
     except (OSError, zlib.error) as error:
-        raise TraceError(f"the gzip stream is broken: {error}", file=file) from error
+        raise TraceError("the gzip stream is broken: the file is damaged", file=file) from error
     if len(plain) > MAX_FILE_BYTES:
         raise TraceError(f"unpacks to more than {format_bytes(MAX_FILE_BYTES)}", file=file)
     return plain

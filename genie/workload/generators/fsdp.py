@@ -2,9 +2,9 @@
 
 *Bytes:* a layer's P = (4·h² + 2·h·f)·d bytes are padded to S = ceil(P / ranks) a rank, as FSDP does. Forward and
 backward of a layer each need an all_gather with shard S; after its backward a reduce_scatter with input S·ranks
-follows. The last layer stays gathered between forward and backward; each micro-batch repeats it all. *Overlap:* the gather
-of a layer is issued ``prefetch`` layers ahead, once the layer before that point is done (at most prefetch + 1 layers
-are gathered). Gathers and scatters share the world's communicator, as in FSDP. *Time:* as in
+follows. The last layer stays gathered between forward and backward; each micro-batch repeats it all. *Overlap:* the
+gather of a layer is issued ``prefetch`` layers ahead, once the layer before that point is done (at most prefetch + 1
+layers are gathered). Gathers and scatters share the world's communicator, as in FSDP. *Time:* as in
 `genie.workload.generators.dp`.
 """
 
