@@ -29,6 +29,7 @@ _INFO = {"--info", "-i"}
 _INFO_CHOICES = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 _REFUSED = {"--config-path", "-cp", "--config-name", "-cn", "--experimental-rerun"}
 _CFG_CHOICES = ("job", "hydra", "all")
+_OURS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir", "hydra.job.chdir")
 _CODE = re.compile(r"_(?:target|partial|args|recursive|convert)_")
 _NAME = re.compile(r"(?!.*\.\.)\w[\w./-]*")
 _FUNCTION = re.compile(r"(?:choice|range|interval|glob|sort|shuffle|tag)\(")
@@ -218,6 +219,10 @@ def _check_key(override: Override) -> None:
 
 
 def _check_hydra(override: Override) -> None:
+    if override.key in _OURS:
+        raise ConfigError(
+            "run directories are laid out by genie", key=override.key, hint="write out=DIR or run_dir=DIR"
+        )
     if override.key == "hydra/launcher" and override.value != "basic":
         raise ConfigError(
             "runs of a sweep go one after another, or they would disturb each other's network", key=override.key

@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +43,7 @@ class SweepResult:
 
 def entry() -> None:
     """The console script."""
+    _end_like_ctrl_c(signal.SIGTERM, signal.SIGHUP)
     sys.exit(main())
 
 
@@ -68,6 +71,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return EXIT_INVALID
+
+
+def _end_like_ctrl_c(*signals: signal.Signals) -> None:
+    """So that faults are taken back and the run directory says what happened, whoever ends the run."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        for number in signals:
+            # nohup and the like ignore a signal on purpose.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, interrupt)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -147,7 +163,7 @@ def _one_of_sweep(number: int, total: int, composed: Composed, directory: Path) 
         config = parse_config(composed.mapping, composed.choices)
         label = config.label
         if not config.run_dir:
-            config = dataclasses.replace(config, run_dir=str(directory / f"{number}-{config.label}"))
+            config = dataclasses.replace(config, run_dir=str(directory / f"{number}-{config.label[:80]}"))
         print(f"\n[{number + 1}/{total}] {reproduce_line(shown)}", flush=True)
         plan = experiment.plan(config)
         if config.dry_run:

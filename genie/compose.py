@@ -82,9 +82,10 @@ def sweep(line: CommandLine, task: Callable[[int, Composed], None], directory: P
 
 
 def show(line: CommandLine) -> None:
-    """``--cfg``, ``--info``, ``--hydra-help`` and shell completion, by Hydra. Raises ConfigError."""
-    if line.show == "--shell-completion":
-        _hydra_main(line, [o.text for o in line.overrides], lambda config: None)
+    """``--cfg``, ``--info``, ``--hydra-help`` and shell completion, all by Hydra. Raises ConfigError."""
+    if line.show in {"--shell-completion", "--hydra-help"}:
+        words = [o.text for o in line.overrides] if line.show == "--shell-completion" else []
+        _hydra_main(line, words, lambda config: None)
         return
     with _session(line):
         overrides = line.for_hydra(_defaults(line))

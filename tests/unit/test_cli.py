@@ -187,6 +187,7 @@ workload._target_=os.system
 +hydra.callbacks.x={_target_:os.system}
 hydra/launcher=joblib
 hydra.nope=3
+hydra.sweep.dir=x
 =3
 [1]
 docter
@@ -389,6 +390,10 @@ def test_cfg_job_prints_the_configuration(small_tree: Path, capsys: pytest.Captu
 def test_info_and_completion_work(small_tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--info", "defaults", "workload=dp"]) == 0
     assert "workload/dp" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["--hydra-help"])
+    assert ended.value.code == 0
+    assert "Hydra" in capsys.readouterr().out
     assert main(["-sc", "install=bash"]) == 0
     assert "complete -o nospace -o default -F hydra_bash_completion" in capsys.readouterr().out
 

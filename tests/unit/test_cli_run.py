@@ -1,5 +1,7 @@
 """What the command line does around an experiment: order of calls, sweeps, failures, exit codes."""
 
+import os
+import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 
 import genie
-from genie.cli import main
+from genie.cli import entry, main
 from genie.errors import EnvironmentUnfit, RunInvalid
 from genie.schema import ExperimentConfig
 
@@ -49,6 +51,8 @@ class Story:
         self.lines.append((reproduce, parent))
         self.ran.append(plan.config.label)
         outcome = self.failures.get(plan.config.label, 0)
+        if isinstance(outcome, signal.Signals):
+            os.kill(os.getpid(), outcome)
         if isinstance(outcome, BaseException):
             raise outcome
         return Result(outcome)
@@ -96,6 +100,20 @@ def test_exit_codes(story: Story, outcome: Any, code: int) -> None:
     assert main([]) == code
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_ends_a_run_like_ctrl_c(story: Story, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setattr(sys, "argv", ["genie"])
+    story.failures["healthy-moe"] = number
+    try:
+        with pytest.raises(SystemExit) as ended:
+            entry()
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert ended.value.code == 130
+
+
 def test_sweep_runs_all_and_compares(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-m", "fault=[],link_loss,link_rate_10pct", "workload=moe,dp"]) == 0
     faults = ("healthy", "link_loss", "link_rate_10pct")
@@ -128,6 +146,11 @@ def test_a_failed_run_does_not_stop_a_sweep(
     ((results, _),) = story.swept
     assert [r.error for r in results] == [None, error, None]
     assert said in capsys.readouterr().err
+
+
+def test_multirun_by_hydras_own_key(story: Story) -> None:
+    assert main(["hydra.mode=MULTIRUN", "workload=moe,dp"]) == 0
+    assert story.ran == ["healthy-moe", "healthy-dp"]
 
 
 def test_a_mistake_in_one_job_is_found_before_the_first_runs(story: Story, tmp_path: Path) -> None:
