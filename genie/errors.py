@@ -4,6 +4,7 @@
     ├── ConfigError         (2)    a key, choice, type or value of the configuration
     ├── TraceError          (2)    a trace that cannot be replayed faithfully: file, node, reason
     ├── PlanError           (2)    pieces that are valid alone but not together
+    │   └── AlgorithmError  (2)    a collective algorithm that does not do what its kind promises
     ├── EnvironmentUnfit    (3)    this machine or kernel cannot do what was asked
     ├── RunAborted          (4)    the run began and could not be finished
     │   └── RankFailed      (4)    one rank names the operator and the peer it failed on
@@ -70,6 +71,18 @@ class PlanError(GenieError):
     """Pieces that are each valid but do not fit together (more ranks than hosts, a fault without a target)."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+class AlgorithmError(PlanError):
+    """A collective algorithm that would deadlock or give a wrong result.
+
+    ``rank`` (of the communicator) and ``step`` are the witness; -1 where none stands out.
+    """
+
+    def __init__(self, message: str, *, rank: int = -1, step: int = -1, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.rank = rank
+        self.step = step
 
 
 class EnvironmentUnfit(GenieError):

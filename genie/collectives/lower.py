@@ -102,7 +102,7 @@ def _refuse_bad_choices(collectives: CollectivesConfig) -> None:
         known = require(name, kind, key=f"collective.{kind.value}")
         if collectives.channels < known.min_channels:
             raise ConfigError(
-                f"{name} needs at least {known.min_channels} channels, found collective.channels={collectives.channels}",
+                f"{name} needs collective.channels of {known.min_channels} or more, found {collectives.channels}",
                 key=f"collective.{kind.value}",
             )
 

@@ -28,7 +28,8 @@ class SizeKind(IntEnum):
 
     ZERO: a control message without payload.
     BLOCK: block ``index`` of ``of`` equal parts of this channel's share of the call's bytes.
-    VECTOR: this channel's share of entry ``index`` of the call's per-peer vector.
+    VECTOR: this channel's share of entry ``index`` of the call's vector. Over n ranks a vector has 2n entries: what
+    this rank sends to each rank, then what it receives from each (its receives use ``n + peer``).
     The share of channel c of C of B bytes is ``B*(c+1)//C - B*c//C``; a block is cut from it in the same way.
     Both cuts are exact for every B: no byte is lost, none is sent twice.
     """
@@ -59,7 +60,8 @@ class Size:
 
 class NeedMode(IntEnum):
     """MESSAGE: message m waits for message m of the needed step (cut-through; both steps move equal sizes).
-    WHOLE: waits until the needed step is done."""
+    WHOLE: waits until the needed step is done.
+    """
 
     MESSAGE = 0
     WHOLE = 1
@@ -78,8 +80,8 @@ class Step:
     """One step of one rank.
 
     ``peer`` is a communicator rank (-1 for LOCAL). ``payload`` says *which data* moves, for the checker only: a
-    tuple of (owner, block) names; ``reduce`` on a RECV combines what arrives with what is held instead of
-    replacing it. ``local_ns`` is the duration of a LOCAL step.
+    tuple of (owner, block) names (convention: `genie.collectives.draft`); ``reduce`` on a RECV combines what arrives
+    with what is held instead of replacing it. ``local_ns`` is the duration of a LOCAL step.
     """
 
     kind: StepKind
@@ -108,7 +110,8 @@ class Call:
     """One use of a template: operator ``op`` (index in `RankProgram.ops`) on communicator ``comm``.
 
     ``call_id`` is the same on all ranks that take part and unique in the job. ``template`` indexes
-    `RankProgram.templates`; ``chunk_bytes`` is the largest message.
+    `RankProgram.templates`; ``chunk_bytes`` is the largest message. ``bytes`` is the buffer that is cut in blocks,
+    made from the trace's convention by `genie.collectives.lower` (n shards for all-gather, gather and scatter).
     """
 
     call_id: int
@@ -139,7 +142,8 @@ class ProgramOp:
 @dataclass(frozen=True, slots=True)
 class Lane:
     """A stream. ``ordered`` lanes run their operators in index order (communicators, so that every rank issues
-    the same order); others take the lowest ready index (compute)."""
+    the same order); others take the lowest ready index (compute).
+    """
 
     name: str
     ordered: bool

@@ -187,7 +187,7 @@ def _ops(program: RankProgram) -> tuple[Array, npt.NDArray[np.uint32]]:
     dep_count = np.array([len(op.needs) for op in source], np.int64)
     ops["dep_count"] = dep_count
     needed = np.fromiter((need for op in source for need in op.needs), np.int64, int(dep_count.sum()))
-    if needed.size and not (0 <= needed.min() and needed.max() < count):
+    if needed.size and (needed.min() < 0 or needed.max() >= count):
         raise PlanError(f"rank {program.rank}: an operator needs operator {needed.max()} of {count}")
     waiting = np.repeat(np.arange(count), dep_count)
     out_edges = waiting[np.argsort(needed, kind="stable")].astype(wire.U32)

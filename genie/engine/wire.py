@@ -7,6 +7,7 @@ C++. Every dtype is packed and little-endian; sizes are checked when this module
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +105,7 @@ CONNECTION = np.dtype(
 ROLE_ACCEPT = 0
 ROLE_CONNECT = 1
 
-SECTION_DTYPES = (OP, U32, U32, CALL, TEMPLATE, STEP, NEED, U64, CONNECTION)
+SECTION_DTYPES: tuple[np.dtype[Any], ...] = (OP, U32, U32, CALL, TEMPLATE, STEP, NEED, U64, CONNECTION)
 
 EVENT_HEADER = np.dtype(
     {
@@ -161,7 +162,7 @@ class RankState(IntEnum):
     ABORTED = 5
 
 
-def padded(count: int, dtype: np.dtype[np.void] | np.dtype[np.uint32]) -> int:
+def padded(count: int, dtype: np.dtype[Any]) -> int:
     """Bytes that ``count`` records of a section take in a blob, with the padding of u32 sections."""
     return -(-count * dtype.itemsize // 8) * 8
 
