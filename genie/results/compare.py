@@ -297,6 +297,8 @@ def _verdict(comparison: Comparison, metrics: Metrics, thresholds: Thresholds) -
     if median.verdict == "improved":
         return "improved", f"faster than the healthy run: {text}{times}"
     tail = "" if p99.verdict in ("ok", "improved") else "; the tail cannot be told from chance"
+    if p99.verdict == "inconclusive" and p99.ratio.value > 1 + max(p99.margin_ratio, thresholds.tolerance_ratio):
+        return "inconclusive", f"{text}: the slowest iterations are too few to tell; run more iterations"
     return "ok", f"as fast as the healthy run: {text} (±{limit:.0%} is chance){tail}"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.lib.recfunctions as recfunctions
 import numpy.typing as npt
 
+from genie.engine.wire import EventType
 from genie.errors import GenieError
 from genie.results import statistics
 from genie.results.collectives import SEND_RECV, CollectiveRow, call_facts, collective_rows, instances
@@ -23,7 +24,6 @@ from genie.results.records import JobOperators, PlanRecord
 from genie.results.rundir import HostRecord, RunDir
 from genie.results.statistics import Estimate, Floats
 
-OPERATOR, SENT, RECEIVED, ITERATION = 1, 2, 3, 4
 COMPUTE_KINDS = ("compute", "memory")
 COMM_KINDS = ("collective", "send", "recv")
 STRAGGLER_LAST_RATIO = 0.5
@@ -159,7 +159,10 @@ def measure(run: RunDir) -> Metrics:
     start, end = _real_window(job, plan, ends)
     port_totals, fabric = _fabric(run, plan, start, end, flags)
     messages = message_times(
-        _messages(job, SENT, window), _messages(job, RECEIVED, window), one_clock=plan.one_clock, dilation=plan.dilation
+        _messages(job, EventType.SENT, window),
+        _messages(job, EventType.RECEIVED, window),
+        one_clock=plan.one_clock,
+        dilation=plan.dilation,
     )
     if messages and messages.unpaired:
         flags.append(f"{messages.unpaired} message records have no other half and are left out of completion times")
@@ -207,7 +210,8 @@ def load_records(run: RunDir, plan: PlanRecord) -> JobRecords:
     return JobRecords(
         records=records,
         start_mono_ns=starts,
-        dropped=sum(int(events.dropped) for events in present.values()),
+        # a file cut short (full disk) has lost what its header still counts
+        dropped=sum(e.dropped + e.committed - len(e.records) for e in present.values()),
         cpu_ns={rank: int(events.cpu_user_ns + events.cpu_system_ns) for rank, events in present.items()},
         bytes_sent={rank: int(events.bytes_sent) for rank, events in present.items()},
         missing=tuple(rank for rank in range(plan.world) if rank not in present),
@@ -223,7 +227,7 @@ _EMPTY = np.dtype(
 
 def _iteration_ends(job: JobRecords, plan: PlanRecord) -> tuple[Floats, Floats, Floats]:
     """End of each iteration that *all* ranks completed (latest rank, ns since T), and per rank starts and ends."""
-    own = job.records[job.records["type"] == ITERATION]
+    own = job.records[job.records["type"] == EventType.ITERATION]
     shape = (plan.world, plan.iterations)
     starts, ends = np.full(shape, np.nan), np.full(shape, np.nan)
     inside = own[own["iteration"] < plan.iterations]
@@ -279,7 +283,7 @@ def _shares(
     shares = {name: np.zeros(shape) for name in ("compute", "exposed", "idle")}
     if not len(window):
         return shares
-    ops = job.records[job.records["type"] == OPERATOR]
+    ops = job.records[job.records["type"] == EventType.OPERATOR]
     for rank in range(plan.world):
         own = ops[ops["rank"] == rank]
         kinds = _kinds_of(own, _operator_codes(operators, rank), rank)
@@ -309,7 +313,7 @@ def _kinds_of(own: npt.NDArray[np.void], codes: npt.NDArray[np.int8], rank: int)
 def _call_records(job: JobRecords, operators: JobOperators, window: range) -> npt.NDArray[np.void]:
     """Operator records of communication in measured iterations; their call id is the operator's own."""
     ops = job.records[
-        (job.records["type"] == OPERATOR)
+        (job.records["type"] == EventType.OPERATOR)
         & (job.records["iteration"] >= window.start)
         & (job.records["iteration"] < window.stop)
     ]

@@ -159,37 +159,3 @@ def make_run(
     run.write_faults(faults)
     run.mark_ended(status)
     return run
-
-
-try:
-    import genie.engine.events  # noqa: F401
-except ImportError:
-    import sys
-    import types
-
-    @dataclass
-    class _Events:
-        start_mono_ns: int
-        dropped: int
-        cpu_user_ns: int
-        cpu_system_ns: int
-        bytes_sent: int
-        records: np.ndarray
-
-    def _read_events(path):
-        raw = Path(path).read_bytes()
-        committed, lost = struct.unpack_from("<QQ", raw, 64)
-        names = {"t0": "t0_ns", "t1": "t1_ns", "t2": "t2_ns"}
-        dtype = np.dtype([(names.get(n, n), EVENT.fields[n][0]) for n in EVENT.names])
-        records = np.frombuffer(raw, dtype=dtype, count=committed, offset=4096)
-        return _Events(
-            struct.unpack_from("<q", raw, 128)[0],
-            lost,
-            *struct.unpack_from("<qq", raw, 144),
-            struct.unpack_from("<Q", raw, 96)[0],
-            records,
-        )
-
-    _module = types.ModuleType("genie.engine.events")
-    _module.read_events = _read_events
-    sys.modules["genie.engine.events"] = _module
