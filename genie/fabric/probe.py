@@ -23,7 +23,7 @@ _DEVICE = "probe0"
 
 _QDISC_TRIALS = {
     "tbf": "root handle 7e1e: tbf rate 100mbit burst 10000b limit 100000b",
-    "red": "root red limit 100000 min 20000 max 60000 avpkt 1500 burst 23 bandwidth 100mbit probability 0.1 ecn",
+    "red": "root red limit 100000 min 20000 max 60000 avpkt 1500 burst 23 bandwidth 100mbit probability 0.1 ecn nodrop",
     "netem": "root netem delay 1ms",
     "htb": "root htb",
     "fq": "root fq",
@@ -53,7 +53,7 @@ class Probe:
 
 def _first_line(completed: Completed) -> str:
     lines = [line.strip() for line in (completed.stderr + completed.stdout).splitlines() if line.strip()]
-    return lines[0] if lines else f"exit code {completed.returncode}"
+    return lines[0].removeprefix("Error: ").removesuffix(".") if lines else f"exit code {completed.returncode}"
 
 
 def load_marker_argv() -> list[str]:
@@ -111,5 +111,7 @@ def probe() -> Probe:
         return Probe(error.message, error.hint, False, (), {})
     try:
         return Probe("", "", client.user_namespace, client.notes, _try_all(client))
+    except RunAborted as error:
+        return Probe(error.message, "apt-get install iproute2", client.user_namespace, client.notes, {})
     finally:
         client.close()
