@@ -11,9 +11,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,6 +42,32 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """The process whose death ends the fabric that is changed, so that nobody mistakes a later one for it."""
+
+    host: str
+    boot_id: str
+    pid: int
+    start_ticks: int
+    fabric: str
+
+    @classmethod
+    def this_process(cls, fabric: str) -> Owner:
+        """Who calls, by host, boot, pid and start time."""
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return cls(socket.gethostname(), boot_id, os.getpid(), start_ticks(os.getpid()), fabric)
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot (field 22 of /proc/PID/stat); 0 if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(text.rpartition(")")[2].split()[19])
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """An intent with what became of it. ``state`` is "intended", "applied" or "closed"; ``how`` says how it closed."""
 
@@ -53,10 +80,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class JournalState:
-    """All that a journal says. ``torn_lines`` counts records cut short by a crash while they were written."""
+    """All that a journal says. ``torn_lines`` counts records cut short by a crash while they were written.
+
+    ``owner`` is the latest process that took charge; None where none said so.
+    """
 
     entries: tuple[Entry, ...] = ()
     torn_lines: int = 0
+    owner: Owner | None = None
     opened: tuple[Entry, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +109,10 @@ class Journal:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def take_charge(self, owner: Owner) -> None:
+        """Say whose life the fabric hangs on, before the first intent."""
+        self._append([{"kind": "owner", **asdict(owner)}])
 
     def intend(self, intents: Iterable[Intent]) -> None:
         """Write the undo of changes about to be made. Returns when the disk has all of them; raises OSError."""
@@ -142,6 +177,7 @@ def read_journal(path: Path) -> JournalState:
     except FileNotFoundError:
         return JournalState()
     entries: dict[str, Entry] = {}
+    owner: Owner | None = None
     torn = 0
     for line in raw.split(b"\n"):
         if not line:
@@ -152,8 +188,17 @@ def read_journal(path: Path) -> JournalState:
             continue
         if record["v"] != VERSION:
             raise ValueError(f"{path}: a journal of version {record['v']}, this GENIE reads version {VERSION}")
-        _fold(entries, record)
-    return JournalState(tuple(entries.values()), torn)
+        if record["kind"] == "owner":
+            owner = Owner(
+                str(record["host"]),
+                str(record["boot_id"]),
+                _number(record["pid"]),
+                _number(record["start_ticks"]),
+                str(record["fabric"]),
+            )
+        else:
+            _fold(entries, record)
+    return JournalState(tuple(entries.values()), torn, owner)
 
 
 def _parse(line: bytes) -> dict[str, object] | None:

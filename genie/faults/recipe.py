@@ -40,6 +40,7 @@ class Mechanism:
     two faults cannot both change. ``placed``: where the change for a port is made: at its own egress, or where its
     packets arrive. ``requires``: capabilities of the fabric. ``needs_port``: "ecn" where the port must mark.
     ``needs_run``: settings of the run without which the fault shows nothing. ``undo``: text of the undo for dry runs.
+    ``twin_counter``: total over all ports that a healthy twin must show above 0, else the fault took nothing away.
     """
 
     role: str
@@ -55,6 +56,7 @@ class Mechanism:
     parameters: tuple[Parameter, ...]
     evidence: tuple[str, ...]
     undo: tuple[str, ...]
+    twin_counter: str
     folder: Path
 
     def parameter(self, name: str) -> Parameter:
@@ -64,7 +66,7 @@ class Mechanism:
 
 _KEYS = {
     "summary", "hypothesis", "risk", "acts_on", "changes", "placed", "requires", "needs_port", "needs_run",
-    "parameters", "evidence", "undo",
+    "parameters", "evidence", "undo", "twin_counter",
 }  # fmt: skip
 
 
@@ -107,6 +109,7 @@ def load_mechanism(role: str, folder: Path | None = None) -> Mechanism:
         parameters=tuple(_parameter(path, name, said) for name, said in (raw.get("parameters") or {}).items()),
         evidence=_texts(raw["evidence"]),
         undo=_texts(raw["undo"]),
+        twin_counter=str(raw.get("twin_counter", "")),
         folder=root / role,
     )
 

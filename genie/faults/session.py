@@ -21,7 +21,7 @@ from genie import paths
 from genie.errors import RunAborted
 from genie.fabric.base import Fabric
 from genie.faults.evidence import RULES, EvidenceRecord, Observed, judge
-from genie.faults.journal import Entry, Journal, read_journal
+from genie.faults.journal import Entry, Journal, Owner, read_journal
 from genie.faults.plan import FaultPlan, fabric_variables, port_variables
 
 APPLY_PHASES = ("precondition", "snapshot", "apply", "verify")
@@ -97,6 +97,7 @@ class FaultSession:
         if not self.plans:
             return ()
         began_ns = time.monotonic_ns()
+        self._take_charge()
         try:
             answer = self._ansible(self._hosts({}), APPLY_PHASES, stop_at_first_error=True)
             self._raise_if_failed(answer)
@@ -198,6 +199,13 @@ class FaultSession:
             for record in self.records
             if record.action == "applied"
         )
+
+    def _take_charge(self) -> None:
+        try:
+            with Journal(self.journal_path) as journal:
+                journal.take_charge(Owner.this_process(self.fabric.name))
+        except OSError as error:
+            raise RunAborted(f"the faults' journal cannot be written, so nothing is changed: {error}") from error
 
     def _own_entries(self) -> tuple[Entry, ...]:
         names = {plan.name for plan in self.plans}

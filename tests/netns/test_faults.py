@@ -191,7 +191,20 @@ def test_a_foreign_shaper_is_refused_before_anything_is_changed(
 
 def test_an_unwritable_journal_changes_nothing(fabric: NetnsFabric, topology: Topology, tmp_path: Path) -> None:
     before = state(fabric, topology)
-    faults = FaultSession(planned(fabric, topology, slow=slow()), fabric, tmp_path / "no" / "journal", tmp_path)
+    plans = planned(fabric, topology, slow=slow())
+    with pytest.raises(RunAborted, match="nothing is changed"):
+        FaultSession(plans, fabric, tmp_path / "no" / "journal", tmp_path).apply()
+    assert state(fabric, topology) == before
+
+
+def test_a_journal_lost_before_the_snapshot_changes_nothing(
+    fabric: NetnsFabric, topology: Topology, tmp_path: Path
+) -> None:
+    before = state(fabric, topology)
+    faults = session(fabric, planned(fabric, topology, slow=slow()), tmp_path)
+    faults.journal_path = tmp_path / "full"
+    faults.journal_path.symlink_to("/dev/full")
+    faults._take_charge = lambda: None  # type: ignore[method-assign]
     with pytest.raises(RunAborted, match="phase snapshot: Write the undo of every port to the journal"):
         faults.apply()
     assert state(fabric, topology) == before
