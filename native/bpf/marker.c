@@ -30,6 +30,14 @@ struct map_definition config SEC("maps") = {
     .flags = BPF_F_NO_PREALLOC,
 };
 
+struct map_definition shape SEC("maps") = {
+    .type = BPF_MAP_TYPE_HASH,
+    .key_size = sizeof(__u32),
+    .value_size = sizeof(struct marker_shape),
+    .max_entries = 1 << 17,
+    .flags = BPF_F_NO_PREALLOC,
+};
+
 struct map_definition state SEC("maps") = {
     .type = BPF_MAP_TYPE_HASH,
     .key_size = sizeof(__u32),
@@ -50,10 +58,10 @@ static __u16 to_network(__u16 value) { return __builtin_bswap16(value); }
 
 /* Put a packet into the phantom queue; the bytes that were in it before. */
 static __attribute__((always_inline)) __u64 enqueue(struct marker_state *port,
-                                                    const struct marker_config *model, __u64 size_bytes) {
+                                                    const struct marker_shape *shaper, __u64 size_bytes) {
     __u64 now = ktime_get_ns();
-    __u64 cost = size_bytes * NS_PER_S / model->rate_bytes_per_s;
-    __u64 latest = now + model->limit_bytes * NS_PER_S / model->rate_bytes_per_s;
+    __u64 cost = size_bytes * NS_PER_S / shaper->rate_bytes_per_s;
+    __u64 latest = now + shaper->limit_bytes * NS_PER_S / shaper->rate_bytes_per_s;
     __u64 seen = *(volatile __u64 *)&port->finish_ns;
     __u64 begin = now;
 #pragma unroll
@@ -66,7 +74,7 @@ static __attribute__((always_inline)) __u64 enqueue(struct marker_state *port,
         seen = found;
     }
     if (begin > latest) begin = latest;
-    return (begin - now) * model->rate_bytes_per_s / NS_PER_S;
+    return (begin - now) * shaper->rate_bytes_per_s / NS_PER_S;
 }
 
 static __attribute__((always_inline)) int is_due(const struct marker_config *model, __u64 queue_bytes) {
@@ -79,11 +87,12 @@ static __attribute__((always_inline)) int is_due(const struct marker_config *mod
 SEC("tc") int mark(struct __sk_buff *skb) {
     __u32 key = skb->ifindex;
     struct marker_config *model = map_lookup(&config, &key);
+    struct marker_shape *shaper = map_lookup(&shape, &key);
     struct marker_state *port = map_lookup(&state, &key);
-    if (!model || !port || !model->rate_bytes_per_s) return TC_ACT_UNSPEC;
+    if (!model || !shaper || !port || !shaper->rate_bytes_per_s) return TC_ACT_UNSPEC;
 
     __u64 size = skb->wire_len ? skb->wire_len : skb->len;
-    __u64 queue = enqueue(port, model, size);
+    __u64 queue = enqueue(port, shaper, size);
     __sync_fetch_and_add(&port->packets, 1);
     __sync_fetch_and_add(&port->bytes, size);
     if (queue > model->kmin_bytes) __sync_fetch_and_add(&port->above_kmin, 1);

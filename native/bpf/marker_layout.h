@@ -1,8 +1,9 @@
-/* What the marking program and genie-port share: the two maps' values. Keys are interface indexes, which the
- * address plan makes unique over all namespaces of a fabric. Included from C (BPF) and C++.
+/* What the marking program and genie-port share: the three maps' values. Keys are interface indexes, which
+ * the address plan makes unique over all namespaces of a fabric. Included from C (BPF) and C++.
  *
- * genie-port alone writes the configuration, the program alone writes the state, so neither can lose the
- * other's update. Sizes are in bytes on the wire, Ethernet header included, as tbf counts them. */
+ * Each map has one writer, so that no update can undo another's: "config" whoever decides about marking,
+ * "shape" whoever follows the port's shaper (the sampler), "state" the program. Sizes are in bytes on the
+ * wire, Ethernet header included, as tbf counts them. */
 #pragma once
 
 #include <linux/types.h>
@@ -11,10 +12,13 @@
 struct marker_config {
     __u32 enabled; /* 0: keep the phantom queue and the counters going, mark nothing */
     __u32 pmax;
-    __u64 rate_bytes_per_s; /* the port's own rate: the phantom queue drains at it */
-    __u64 limit_bytes;      /* the phantom queue is never longer */
     __u64 kmin_bytes;
     __u64 kmax_bytes;
+};
+
+struct marker_shape {
+    __u64 rate_bytes_per_s; /* the port's own rate: the phantom queue drains at it */
+    __u64 limit_bytes;      /* the phantom queue is never longer */
 };
 
 struct marker_state {

@@ -167,8 +167,8 @@ Marker Marker::load(const std::string& object, const std::string& directory) {
         map_at[symbol.st_value] = map.get();
         made.emplace(name, std::move(map));
     }
-    if (!made.contains("config") || !made.contains("state"))
-        throw Failure(object + ": expected maps 'config' and 'state'");
+    for (const auto* name : {"config", "shape", "state"})
+        if (!made.contains(name)) throw Failure(object + ": expected a map '" + name + "'");
 
     std::vector<bpf_insn> code;
     for (std::uint64_t place = 0; place < code_section.sh_size; place += sizeof(bpf_insn))
@@ -187,11 +187,12 @@ Marker Marker::load(const std::string& object, const std::string& directory) {
     const Descriptor program = load_program(code, file.text(license, 0));
     pin(program, directory + "/marker");
     for (const auto& [name, map] : made) pin(map, directory + "/" + name);
-    return Marker(std::move(made.at("config")), std::move(made.at("state")));
+    return Marker(std::move(made.at("config")), std::move(made.at("shape")), std::move(made.at("state")));
 }
 
 Marker Marker::open(const std::string& directory) {
-    return Marker(open_pinned(directory + "/config"), open_pinned(directory + "/state"));
+    return Marker(open_pinned(directory + "/config"), open_pinned(directory + "/shape"),
+                  open_pinned(directory + "/state"));
 }
 
 namespace {
@@ -209,15 +210,14 @@ std::optional<Value> look_up(const Descriptor& map, std::uint32_t ifindex) {
 }
 
 template <typename Value>
-bool update(const Descriptor& map, std::uint32_t ifindex, const Value& value, std::uint64_t flags) {
+void update(const Descriptor& map, std::uint32_t ifindex, const Value& value) {
     union bpf_attr attributes = {};
     attributes.map_fd = static_cast<std::uint32_t>(map.get());
     attributes.key = pointer(&ifindex);
     attributes.value = pointer(&value);
-    attributes.flags = flags;
-    if (bpf(BPF_MAP_UPDATE_ELEM, attributes) == 0) return true;
-    if (flags == BPF_NOEXIST && errno == EEXIST) return false;
-    fail_errno("set the marker of interface " + std::to_string(ifindex));
+    attributes.flags = BPF_ANY;
+    if (bpf(BPF_MAP_UPDATE_ELEM, attributes) != 0)
+        fail_errno("set the marker of interface " + std::to_string(ifindex));
 }
 
 }  // namespace
@@ -226,20 +226,31 @@ std::optional<MarkerConfig> Marker::config(std::uint32_t ifindex) const {
     return look_up<MarkerConfig>(config_, ifindex);
 }
 
+std::optional<MarkerShape> Marker::shape(std::uint32_t ifindex) const {
+    return look_up<MarkerShape>(shape_, ifindex);
+}
+
 std::optional<MarkerState> Marker::state(std::uint32_t ifindex) const {
     return look_up<MarkerState>(state_, ifindex);
 }
 
-void Marker::configure(std::uint32_t ifindex, const MarkerConfig& config) const {
-    update(state_, ifindex, MarkerState{}, BPF_NOEXIST);
-    update(config_, ifindex, config, BPF_ANY);
+void Marker::add(std::uint32_t ifindex, const MarkerConfig& config, const MarkerShape& shape) const {
+    update(state_, ifindex, MarkerState{});
+    follow(ifindex, shape);
+    configure(ifindex, config);
 }
 
-std::uint64_t queue_bytes(const MarkerConfig& config, const MarkerState& state, std::uint64_t now_ns) {
-    if (state.finish_ns <= now_ns) return 0;
-    // The rate may have been lowered since the packets came in, and the queue is never longer than the limit.
-    const std::uint64_t longest_ns = config.limit_bytes * kNsPerSecond / config.rate_bytes_per_s;
-    return std::min<std::uint64_t>(state.finish_ns - now_ns, longest_ns) * config.rate_bytes_per_s /
+void Marker::configure(std::uint32_t ifindex, const MarkerConfig& config) const {
+    update(config_, ifindex, config);
+}
+
+void Marker::follow(std::uint32_t ifindex, const MarkerShape& shape) const { update(shape_, ifindex, shape); }
+
+std::uint64_t queue_bytes(const MarkerShape& shape, const MarkerState& state, std::uint64_t now_ns) {
+    if (state.finish_ns <= now_ns || shape.rate_bytes_per_s == 0) return 0;
+    // The rate may have been raised since the packets came in, and the queue is never longer than the limit.
+    const std::uint64_t longest_ns = shape.limit_bytes * kNsPerSecond / shape.rate_bytes_per_s;
+    return std::min<std::uint64_t>(state.finish_ns - now_ns, longest_ns) * shape.rate_bytes_per_s /
            kNsPerSecond;
 }
 

@@ -40,16 +40,32 @@ T copy(const void* data, std::size_t size) {
     return value;
 }
 
+void take_shaper(const void* options, std::size_t size, PortCounters& port) {
+    std::uint64_t wide_rate = 0;
+    each_attribute(options, size, [&](int type, const void* data, auto data_size) {
+        if (type == TCA_TBF_PARMS) {
+            const auto parameters = copy<tc_tbf_qopt>(data, data_size);
+            port.tbf_rate_bytes_per_s = parameters.rate.rate;
+            port.tbf_limit_bytes = parameters.limit;
+        }
+        if (type == TCA_TBF_RATE64) wide_rate = copy<std::uint64_t>(data, data_size);
+    });
+    if (wide_rate != 0) port.tbf_rate_bytes_per_s = wide_rate;
+}
+
 void take_qdisc(const nlmsghdr& header, std::map<std::uint32_t, PortCounters>& counters) {
     const auto& message = *static_cast<const tcmsg*>(NLMSG_DATA(&header));
     const bool root = message.tcm_parent == TC_H_ROOT;
     auto& port = counters[static_cast<std::uint32_t>(message.tcm_ifindex)];
-    bool red = false;
+    bool red = false, shaper = false;
     const auto* attributes = reinterpret_cast<const char*>(&message) + NLMSG_ALIGN(sizeof message);
     each_attribute(attributes, NLMSG_PAYLOAD(&header, sizeof message),
                    [&](int type, const void* data, auto size) {
-                       if (type == TCA_KIND)
+                       if (type == TCA_KIND) {
                            red = std::strncmp(static_cast<const char*>(data), "red", size) == 0;
+                           shaper = root && std::strncmp(static_cast<const char*>(data), "tbf", size) == 0;
+                       }
+                       if (type == TCA_OPTIONS && shaper) take_shaper(data, size, port);
                        if (type != TCA_STATS2) return;
                        each_attribute(data, size, [&](int kind, const void* stats, auto stats_size) {
                            if (kind == TCA_STATS_QUEUE && root) {

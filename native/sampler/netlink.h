@@ -20,6 +20,9 @@ struct PortCounters {
     std::uint64_t tx_packets = 0;
     std::uint64_t red_marked = 0;  // by a red child; counts only if has_red
     bool has_red = false;
+    // The shaper at the root, if it is a tbf; else 0.
+    std::uint64_t tbf_rate_bytes_per_s = 0;
+    std::uint64_t tbf_limit_bytes = 0;
 };
 
 class NamespaceReader {

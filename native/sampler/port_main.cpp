@@ -34,7 +34,6 @@ constexpr std::string_view kUsage =
     "genie-port marker load --object FILE --pin DIR [< lines: IFINDEX RATE_BYTES_S LIMIT KMIN KMAX PMAX]\n"
     "genie-port marker get --map DIR --ifindex N\n"
     "genie-port marker set --map DIR --ifindex N [--enabled 0|1] [--kmin BYTES] [--kmax BYTES] [--pmax P]\n"
-    "                      [--rate BYTES_PER_S] [--limit BYTES]\n"
     "genie-port read [--map DIR] --port NAMESPACE_FILE:IFINDEX ...\n"
     "genie-port sample --out FILE --interval-ns N [--map DIR] --port NAMESPACE_FILE:IFINDEX ...\n"
     "\n"
@@ -104,10 +103,13 @@ std::uint64_t monotonic_ns() {
 }
 
 void check(const MarkerConfig& config) {
-    if (config.rate_bytes_per_s == 0) throw Usage("the rate must be above 0");
     if (config.kmin_bytes >= config.kmax_bytes) throw Usage("kmin must be below kmax");
+}
+
+void check(const MarkerShape& shape) {
+    if (shape.rate_bytes_per_s == 0) throw Usage("the rate must be above 0");
     // Keeps every product in the program below 2^64.
-    if (config.limit_bytes > UINT64_C(1) << 33) throw Usage("the limit must be at most 8 GiB");
+    if (shape.limit_bytes > UINT64_C(1) << 33) throw Usage("the limit must be at most 8 GiB");
 }
 
 double parse_probability(std::string_view text) {
@@ -125,30 +127,33 @@ int load_marker(Options options) {
         std::istringstream fields(line);
         std::uint32_t ifindex = 0;
         MarkerConfig config = {};
+        MarkerShape shape = {};
         std::string pmax;
-        if (!(fields >> ifindex >> config.rate_bytes_per_s >> config.limit_bytes >> config.kmin_bytes >>
+        if (!(fields >> ifindex >> shape.rate_bytes_per_s >> shape.limit_bytes >> config.kmin_bytes >>
               config.kmax_bytes >> pmax))
             throw Usage("expected IFINDEX RATE LIMIT KMIN KMAX PMAX, found '" + line + "'");
         config.enabled = 1;
         config.pmax = to_fraction(parse_probability(pmax));
         check(config);
-        marker.configure(ifindex, config);
+        check(shape);
+        marker.add(ifindex, config, shape);
     }
     return 0;
 }
 
-void print_marker(std::uint32_t ifindex, const MarkerConfig& config, const MarkerState& state) {
+void print_marker(std::uint32_t ifindex, const MarkerConfig& config, const MarkerShape& shape,
+                  const MarkerState& state) {
     std::printf("{\"ifindex\": %" PRIu32
                 ", \"enabled\": %s, \"rate_bytes_per_s\": %llu, \"limit_bytes\": %llu, \"kmin_bytes\": %llu, "
                 "\"kmax_bytes\": %llu, \"pmax\": %.9g, ",
-                ifindex, config.enabled != 0 ? "true" : "false", config.rate_bytes_per_s, config.limit_bytes,
+                ifindex, config.enabled != 0 ? "true" : "false", shape.rate_bytes_per_s, shape.limit_bytes,
                 config.kmin_bytes, config.kmax_bytes, to_probability(config.pmax));
     std::printf(
         "\"packets\": %llu, \"bytes\": %llu, \"ect\": %llu, \"ce_arrived\": %llu, \"above_kmin\": %llu, "
         "\"ect_over\": %llu, \"not_ect_over\": %llu, \"ce_marked\": %llu, \"peak_bytes\": %llu, "
         "\"queue_bytes\": %" PRIu64 "}\n",
         state.packets, state.bytes, state.ect, state.ce_arrived, state.above_kmin, state.ect_over,
-        state.not_ect_over, state.ce_marked, state.peak_bytes, queue_bytes(config, state, monotonic_ns()));
+        state.not_ect_over, state.ce_marked, state.peak_bytes, queue_bytes(shape, state, monotonic_ns()));
 }
 
 int show_or_set_marker(Options options, bool set) {
@@ -166,17 +171,23 @@ int show_or_set_marker(Options options, bool set) {
         };
         take_bytes("kmin", config->kmin_bytes);
         take_bytes("kmax", config->kmax_bytes);
-        take_bytes("rate", config->rate_bytes_per_s);
-        take_bytes("limit", config->limit_bytes);
         if (auto text = options.take("pmax")) config->pmax = to_fraction(parse_probability(*text));
         options.finish();
         check(*config);
         marker.configure(ifindex, *config);
     }
     options.finish();
-    print_marker(ifindex, marker.config(ifindex).value(), marker.state(ifindex).value_or(MarkerState{}));
+    print_marker(ifindex, marker.config(ifindex).value(), marker.shape(ifindex).value_or(MarkerShape{}),
+                 marker.state(ifindex).value_or(MarkerState{}));
     return 0;
 }
+
+// A port's marker as it was a moment ago.
+struct Marking {
+    MarkerConfig config;
+    MarkerShape shape;
+    MarkerState state;
+};
 
 struct PortReference {
     std::size_t space;
@@ -205,8 +216,7 @@ class Ports {
 
     std::size_t size() const { return ports_.size(); }
 
-    // Calls visit(port number, counters, marker's config or nullptr, marker's state or nullptr) for each
-    // port.
+    // Calls visit(port number, counters, marking or nullptr) for each port.
     template <typename Visit>
     void read(Visit visit) {
         std::vector<const std::map<std::uint32_t, PortCounters>*> counters;
@@ -217,14 +227,29 @@ class Ports {
             if (found == counters[space]->end())
                 throw Failure("no interface " + std::to_string(ifindex) + " in the namespace of port " +
                               std::to_string(number));
-            const auto config = marker_ ? marker_->config(ifindex) : std::nullopt;
-            const auto state = marker_ ? marker_->state(ifindex) : std::nullopt;
-            const bool marks = config && state;
-            visit(number, found->second, marks ? &*config : nullptr, marks ? &*state : nullptr);
+            const auto marking = read_marking(ifindex);
+            visit(number, found->second, marking ? &*marking : nullptr);
         }
     }
 
+    // A fault or an operator may change a port's shaper; the phantom queue has to drain as the real one does.
+    void follow_shaper(std::size_t number, const PortCounters& port, const Marking& marking) const {
+        const MarkerShape real{port.tbf_rate_bytes_per_s, port.tbf_limit_bytes};
+        const bool same = real.rate_bytes_per_s == marking.shape.rate_bytes_per_s &&
+                          real.limit_bytes == marking.shape.limit_bytes;
+        if (real.rate_bytes_per_s != 0 && !same) marker_->follow(ports_[number].ifindex, real);
+    }
+
   private:
+    std::optional<Marking> read_marking(std::uint32_t ifindex) const {
+        if (!marker_) return std::nullopt;
+        const auto config = marker_->config(ifindex);
+        const auto shape = marker_->shape(ifindex);
+        const auto state = marker_->state(ifindex);
+        if (!config || !shape || !state) return std::nullopt;
+        return Marking{*config, *shape, *state};
+    }
+
     std::vector<std::unique_ptr<NamespaceReader>> spaces_;
     std::vector<PortReference> ports_;
     std::optional<Marker> marker_;
@@ -233,21 +258,21 @@ class Ports {
 int read_ports(Options options) {
     Ports ports(options);
     std::printf("{\"mono_ns\": %" PRIu64 ", \"ports\": [", monotonic_ns());
-    ports.read([&](std::size_t number, const PortCounters& port, const MarkerConfig* config,
-                   const MarkerState* state) {
+    ports.read([&](std::size_t number, const PortCounters& port, const Marking* marking) {
         std::printf("%s\n{\"tx_bytes\": %" PRIu64 ", \"tx_packets\": %" PRIu64 ", \"drops\": %" PRIu64
                     ", \"overlimits\": %" PRIu64 ", \"backlog_bytes\": %" PRIu64
                     ", \"backlog_packets\": %" PRIu64,
                     number == 0 ? "" : ",", port.tx_bytes, port.tx_packets, port.drops, port.overlimits,
                     port.backlog_bytes, port.backlog_packets);
         if (port.has_red) std::printf(", \"ce_marked\": %" PRIu64, port.red_marked);
-        if (state != nullptr)
+        if (marking != nullptr)
             std::printf(
                 ", \"ce_marked\": %llu, \"ect\": %llu, \"ce_arrived\": %llu, \"above_kmin\": %llu, "
                 "\"ect_over\": %llu, \"not_ect_over\": %llu, \"marker_peak_bytes\": %llu, "
                 "\"marker_enabled\": %d",
-                state->ce_marked, state->ect, state->ce_arrived, state->above_kmin, state->ect_over,
-                state->not_ect_over, state->peak_bytes, config->enabled != 0);
+                marking->state.ce_marked, marking->state.ect, marking->state.ce_arrived,
+                marking->state.above_kmin, marking->state.ect_over, marking->state.not_ect_over,
+                marking->state.peak_bytes, marking->config.enabled != 0);
         std::printf("}");
     });
     std::printf("\n]}\n");
@@ -273,8 +298,7 @@ struct PortHistory {
 };
 
 void take_sample(Ports& ports, std::vector<PortHistory>& histories, SampleFile& file) {
-    ports.read([&](std::size_t number, const PortCounters& port, const MarkerConfig* config,
-                   const MarkerState* state) {
+    ports.read([&](std::size_t number, const PortCounters& port, const Marking* marking) {
         auto& history = histories[number];
         SampleRecord record = {};
         const std::uint64_t now_ns = monotonic_ns();
@@ -286,9 +310,10 @@ void take_sample(Ports& ports, std::vector<PortHistory>& histories, SampleFile& 
         record.overlimits = history.overlimits(port.overlimits);
         record.ce_marked = kUnknown;
         if (port.has_red) record.ce_marked = history.red_marked(port.red_marked);
-        if (state != nullptr) {
-            record.ce_marked = state->ce_marked;
-            record.marker_queue_bytes = queue_bytes(*config, *state, now_ns);
+        if (marking != nullptr) {
+            record.ce_marked = marking->state.ce_marked;
+            record.marker_queue_bytes = queue_bytes(marking->shape, marking->state, now_ns);
+            ports.follow_shaper(number, port, *marking);
         }
         file.append(record);
     });

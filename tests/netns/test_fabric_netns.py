@@ -155,6 +155,25 @@ def test_samples_are_valid_while_written_and_after(fabric, tmp_path):
     assert all((record[7] == unknown) == (fabric.capabilities().marker == "none") for record in records)
 
 
+@needs_marker
+def test_marking_follows_a_port_whose_rate_or_buffer_is_changed(tmp_path):
+    with running(tmp_path, SingleSwitchConfig(hosts=2)) as fabric:
+        if fabric.capabilities().marker != "bpf":
+            pytest.skip("sch_red sits under the shaper and needs no following")
+        fabric.start_sampler(tmp_path / "ports.smp", 1_000_000)
+        ifindex = str(fabric.plan.interface("switch0/h1").ifindex)
+        argv = [str(find_binary("genie-port")), "marker", "get", "--map", MARKER_MAP, "--ifindex", ifindex]
+
+        def shape():
+            marker = json.loads(fabric.run("", argv).stdout)
+            return marker["rate_bytes_per_s"], marker["limit_bytes"]
+
+        assert shape() == (12_500_000, 100_000)
+        change = "qdisc change dev h1 root handle 7e1e: tbf rate 10mbit burst 6250b limit 50000b"
+        assert fabric.run("switch0", ["tc", *change.split()]).returncode == 0
+        wait_until(lambda: shape() == (1_250_000, 50_000), "the marker's new rate")
+
+
 def test_a_sampler_killed_at_any_time_leaves_a_readable_file(fabric, tmp_path):
     path = tmp_path / "ports.smp"
     sampler = fabric.start_sampler(path, 1_000_000)
