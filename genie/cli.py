@@ -253,6 +253,8 @@ def _report(arguments: list[str]) -> int:
     from genie.report import terminal
     from genie.results.rundir import RunDir
 
+    if not (Path(paths[0]) / "manifest.json").is_file():
+        raise ConfigError(f"'{paths[0]}' is not a run directory: it has no manifest.json", hint=USAGE["report"])
     rundir = RunDir.open(Path(paths[0]))
     print(terminal.render(rundir, color=sys.stdout.isatty()), end="")
     return _log(rundir) if "--log" in options else EXIT_OK
@@ -280,12 +282,19 @@ def _folder_of_runs(run: Path, out: str) -> Path:
 def _revert(arguments: list[str]) -> int:
     if _wants_help(arguments, "revert"):
         return EXIT_OK
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise ConfigError(f"expected one run directory, found {len(arguments)}", hint=USAGE["revert"])
-    from genie.faults import journal
+    if len(arguments) > 1 or any(a.startswith("-") for a in arguments):
+        raise ConfigError(f"expected at most one folder, found '{' '.join(arguments)}'", hint=USAGE["revert"])
+    from genie.faults.revert import revert_runs
 
-    print(journal.replay(Path(arguments[0])))
-    return EXIT_OK
+    folder = Path(arguments[0] if arguments else "runs")
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder '{folder}'", hint=USAGE["revert"])
+    outcomes = revert_runs(folder)
+    for outcome in outcomes:
+        print(f"{outcome.journal.parent}: {outcome.message}")
+    if not outcomes:
+        print(f"no run below {folder} injected a fault")
+    return EXIT_OK if all(outcome.ok for outcome in outcomes) else EXIT_INVALID
 
 
 def _no_more(arguments: Sequence[str], command: str) -> None:
@@ -305,7 +314,7 @@ USAGE: Mapping[str, str] = {
     "doctor": "usage: genie doctor: what this machine can do, and what to do about each no",
     "trace": "usage: genie trace info|check PATH [key=value ...]: what a Chakra trace holds, if it can be replayed",
     "report": "usage: genie report RUN_DIR [--log]: show a run again; --log sends it to MLflow",
-    "revert": "usage: genie revert RUN_DIR: undo what a run that was killed left behind, by its journal",
+    "revert": "usage: genie revert [DIR]: undo what killed runs below DIR (default runs) left behind",
     "version": "usage: genie version",
 }
 

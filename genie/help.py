@@ -28,7 +28,7 @@ _COMMANDS = (
     ("doctor", "what this machine can do, and what to do about each no"),
     ("trace info|check PATH", "what a Chakra trace holds, and whether it can be replayed"),
     ("report RUN_DIR [--log]", "show a run again; --log sends it to MLflow"),
-    ("revert RUN_DIR", "undo what a run that was killed left behind, by its journal"),
+    ("revert [DIR]", "undo what killed runs below DIR (default runs) left behind, by their journals"),
     ("version", "print the version"),
 )
 _KEYS = (

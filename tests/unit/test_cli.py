@@ -205,7 +205,10 @@ trace inf x
 report
 report --lg x
 report a b
-revert
+report /nonexistent
+revert a b
+revert --all
+revert /nonexistent
 doctor x
 version x
 """
@@ -235,6 +238,23 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr("genie.cli._run", interrupted)
     assert main(["seed=1"]) == 130
     assert capsys.readouterr().err == "genie: interrupted\n"
+
+
+def test_revert_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["revert", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"no run below {tmp_path} injected a fault\n"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "faults.journal").write_text("")
+    assert main(["revert", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/a: nothing was left open\n"
+
+
+def test_trace_check_and_info(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = sorted(path.parent for path in (ROOT / "tests" / "data" / "traces").rglob("*.et"))[0]
+    assert main(["trace", "info", str(folder)]) == 0
+    assert "operators" in capsys.readouterr().out
+    assert main(["trace", "info", str(folder / "nothing")]) == 2
+    assert capsys.readouterr().err.startswith("genie: ")
 
 
 # ---------------------------------------------------------------- composition
