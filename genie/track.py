@@ -23,6 +23,7 @@ import yaml
 from genie.report.sweep import sweep_markdown
 from genie.report.terminal import render
 from genie.results.compare import Judgement, load_judgement
+from genie.results.records import digest
 from genie.results.rundir import RunDir
 from genie.results.statistics import Estimate
 from genie.schema import MlflowConfig
@@ -225,6 +226,14 @@ def _cut(text: str, most: int, where: str) -> str:
     return text[: most - len(mark)] + mark
 
 
+def _key(name: str) -> str:
+    """A name that MLflow takes; what had to be changed gets a digest, so that two names never become one."""
+    clean = _NAME.sub("_", name)
+    if clean == name and len(name) <= KEY_MOST:
+        return name
+    return f"{clean[: KEY_MOST - 12]}...{digest(name)[:8]}"
+
+
 def _tags(run: RunDir, judgement: Judgement) -> Iterator[tuple[str, str]]:
     manifest, plan = run.manifest, run.plan
     yield "mlflow.source.name", "genie"
@@ -270,7 +279,7 @@ def _params(run: RunDir) -> Iterator[Any]:
     from mlflow.entities import Param
 
     for key, value in flatten(yaml.safe_load(run.config_yaml) or {}):
-        yield Param(_cut(_NAME.sub("_", key), KEY_MOST, "config.yaml"), _cut(value, PARAM_MOST, "config.yaml"))
+        yield Param(_key(key), _cut(value, PARAM_MOST, "config.yaml"))
 
 
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -352,8 +361,4 @@ def headline(judgement: Judgement) -> dict[str, float]:
     for rank in metrics.ranks[:PORTS_MOST]:
         values[f"rank/{rank.rank}/exposed_comm_median_ms"] = rank.exposed_ns / 1e6
         values[f"rank/{rank.rank}/lateness_mean_us"] = rank.lateness_ns / 1e3
-    return {
-        _NAME.sub("_", name)[:KEY_MOST]: float(value)
-        for name, value in values.items()
-        if value is not None and not math.isnan(value)
-    }
+    return {_key(name): float(value) for name, value in values.items() if value is not None and not math.isnan(value)}

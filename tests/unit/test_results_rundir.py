@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -208,3 +209,23 @@ def test_outcomes_of_faults_come_from_the_session():
     assert outcome.why_not_in_effect() == ""
     (without,) = fault_outcomes(session, [])
     assert without.why_not_in_effect() == "it was not in effect"
+
+
+def test_the_recipe_of_the_documentation_reads_events(tmp_path, monkeypatch):
+    document = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text()
+    recipe = textwrap.dedent(document.partition("## Reading events without GENIE\n\n")[2])
+    run = make_run(tmp_path)
+    monkeypatch.chdir(run.path)
+    found: dict[str, object] = {}
+    exec(compile(recipe, "run-directory.md", "exec"), found)
+    assert len(found["records"]) == run.events(0).committed
+    assert list(found["records"]["t2"]) == list(run.events(0).records["t2_ns"])
+
+
+def test_every_file_of_a_run_is_documented(tmp_path):
+    document = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text()
+    run = make_run(tmp_path)
+    run.append_journal("x")
+    for path in run.path.iterdir():
+        name = path.name + "/" if path.is_dir() else path.name
+        assert f"`{name}" in document, name
