@@ -25,10 +25,16 @@ DATA = Path(__file__).parent.parent / "data" / "traces"
 INTERESTING = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\x0a", b"\x12", b"{", b"}", b"[", b'"', b"\x1f\x8b", b"\xff" * 10)
 
 
+LINKED = b"""{"schema": "1.1.1-chakra.0.0.4", "nodes": [
+{"id": 1, "name": "aten::mm", "ctrl_deps": 1, "ts": 10.5, "exclusive_dur": 2, "attrs": [{"name": "tid", "value": 1}]},
+{"id": 2, "name": "ncclDevKernel_AllReduce(x)", "cat": "kernel", "ctrl_deps": 1, "ts": 12, "exclusive_dur": 3, "stream": 7,
+ "pg_name": "0", "inputs": {"values": [[1, 2, 0, 8, 2, "cuda:0"]], "types": ["Tensor(float)"]}, "sync_dep": [1]}]}"""
+
+
 def corpus() -> list[bytes]:
     """The collected traces, unpacked, without the README."""
     files = sorted(path for path in DATA.rglob("*") if path.is_file() and path.suffix != ".md")
-    return [wire.unpack(path.read_bytes(), str(path)) for path in files]
+    return [LINKED, *(wire.unpack(path.read_bytes(), str(path)) for path in files)]
 
 
 def mutate(data: bytes, draw: random.Random, others: list[bytes]) -> bytes:

@@ -65,7 +65,13 @@ def groups_of(ranks, name="1"):
 
 LONG_VARINT = b"\xff" * 11
 HOST = {"schema": "1.0.1", "pid": 1, "nodes": [{"name": "aten::add", "id": 2, "rf_id": 1, "parent": 1}]}
-LINKED = {"schema": "1.0.2-chakra.0.0.4", "nodes": [{"id": 2, "name": "k", "attrs": [], "exclusive_dur": 3}]}
+
+
+def linked(**node):
+    return text({"schema": "1.0.2-chakra.0.0.4", "nodes": [{"id": 2, "name": "k", "ts": 1, "exclusive_dur": 3} | node]})
+
+
+TENSOR = {"values": [[1, 2, 0, 6, 4, "cuda:0"]], "types": ["Tensor(float)"]}
 
 ROWS = {
     # graph of one rank
@@ -157,7 +163,19 @@ ROWS = {
     "JSON of something else": text({"hello": "world"}),
     "JSON with an invalid byte": one(b'{"a": "\xff"}'),
     "a PyTorch host trace": text(HOST),
-    "a linked PyTorch trace": text(LINKED),
+    "a linked PyTorch trace without ids": linked(id=None),
+    "a linked PyTorch trace with an odd duration": linked(exclusive_dur="long"),
+    "a linked PyTorch trace with a negative duration": linked(exclusive_dur=-1),
+    "a linked PyTorch trace with an odd dependency": linked(sync_dep=["a"]),
+    "a linked PyTorch trace that sends": linked(cat="kernel", name="ncclDevKernel_SendRecv(x)", inputs=TENSOR),
+    "a linked PyTorch trace with an unknown kernel": linked(cat="kernel", name="ncclKernel_Wave(x)", inputs=TENSOR),
+    "a linked PyTorch trace without sizes": linked(cat="kernel", name="ncclKernel_AllReduce(x)"),
+    "a linked PyTorch trace with odd tensors": linked(
+        cat="kernel", name="ncclKernel_AllReduce(x)", inputs={"values": [5], "types": ["Tensor(float)"]}
+    ),
+    "a linked PyTorch trace with odd splits": linked(
+        cat="kernel", name="ncclKernel_AllToAll(x)", inputs=TENSOR, in_split_size="[1, 4]"
+    ),
     "a Kineto trace": text({"schemaVersion": 1, "traceEvents": []}),
     "a Kineto trace named et": one(b'[{"ph": "X", "name": "a"}]'),
     "an MSCCL algorithm": one(b'<algo name="x">'),

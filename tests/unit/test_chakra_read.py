@@ -403,6 +403,46 @@ def test_first_schema(tmp_path):
     same_as_current(tmp_path, v1(*rank), "1 Chakra ET (protobuf, v0.0.1 schema)")
 
 
+def linked_document():
+    """Two threads and two streams; times in microseconds, out of order in the file."""
+    init = json.dumps([{"pg_name": "0", "ranks": []}])
+    tensor = {"values": [[1, 2, 0, 1000, 2, "cuda:0"]], "types": ["Tensor(c10::Half)"]}
+    splits = [{"name": "in_split_size", "value": "[1, 3]"}, {"name": "tid", "value": 1}]
+    return {
+        "schema": "1.1.1-chakra.0.0.4",
+        "nodes": [
+            {"id": 1, "name": "process", "ctrl_deps": 1},
+            {"id": 2, "name": "## process_group:init ##", "inputs": {"values": [init], "types": ["String"]}},
+            {"id": 10, "name": "aten::mm", "ctrl_deps": 1, "ts": 20.0, "exclusive_dur": 2.5, "attrs": splits[1:]},
+            {"id": 5, "name": "aten::add", "ctrl_deps": 1, "ts": 10.0, "exclusive_dur": 0.4, "attrs": splits[1:]},
+            {"id": 11, "name": "gemm", "cat": "kernel", "ctrl_deps": 10, "ts": 30, "exclusive_dur": 7, "stream": 7},
+            {"id": 12, "name": "ncclDevKernel_AllReduce_Sum_f16_RING_LL", "cat": "kernel", "ctrl_deps": 10, "ts": 31,
+             "exclusive_dur": 9, "stream": 8, "pg_name": "0", "inputs": tensor, "sync_dep": [11]},
+            {"id": 13, "name": "c10d::alltoall_base_", "ctrl_deps": 1, "ts": 32, "exclusive_dur": 1, "attrs": splits},
+            {"id": 14, "name": "ncclDevKernel_SendRecv(x)", "cat": "kernel", "ctrl_deps": 13, "ts": 40,
+             "exclusive_dur": 9, "stream": 8, "pg_name": "0", "inputs": tensor},
+        ],
+    }  # fmt: skip
+
+
+def test_linked_pytorch_form(tmp_path):
+    data = json.dumps(linked_document()).encode()
+    assert sniff(data, "").kind is Kind.PYTORCH_LINKED
+    checked = check(job(write_job(tmp_path, data, data, ending=".json")))
+    ops = {op.id: op for op in checked.trace.ranks[0].operators}
+    assert {number: set(op.data_deps) for number, op in ops.items()} == {
+        1: set(), 2: set(), 5: set(), 10: {5}, 11: {10}, 12: {10, 11}, 13: {10}, 14: {13, 12},
+    }  # fmt: skip
+    assert [ops[number].duration_ns for number in (1, 5, 10, 11)] == [0, 400, 2500, 7000]
+    assert ops[10].is_cpu
+    assert not ops[11].is_cpu
+    assert ops[11].stream == 7
+    reduce, exchange = checked.calls
+    assert (reduce.kind, reduce.bytes) == (CollectiveKind.ALL_REDUCE, 2000)
+    assert (exchange.kind, exchange.vectors) == (CollectiveKind.ALL_TO_ALL, ((500, 1500), (500, 1500)))
+    assert any("launch, stream and thread order" in note for note in checked.trace.notes)
+
+
 # --- damage
 
 
@@ -452,7 +492,7 @@ def test_v1_and_json_cut_at_any_byte_never_crash():
             survives(data[:cut])
 
 
-FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @FUZZ
@@ -479,26 +519,9 @@ json_values = st.recursive(
     max_leaves=6,
 )
 KEYS = [
-    "id",
-    "Id",
-    "name",
-    "Name",
-    "node_type",
-    "NodeType",
-    "type",
-    "data_deps",
-    "dataDeps",
-    "ctrl_deps",
-    "runtime",
-    "comm_type",
-    "comm_size",
-    "comm_group",
-    "pg_name",
-    "is_cpu_op",
-    "comm_src",
-    "comm_dst",
-    "attr",
-    "version",
+    *("id", "Id", "name", "Name", "node_type", "NodeType", "type", "data_deps", "dataDeps", "ctrl_deps", "runtime"),
+    *("comm_type", "comm_size", "comm_group", "pg_name", "is_cpu_op", "comm_src", "comm_dst", "attr", "version"),
+    *("ts", "cat", "exclusive_dur", "sync_dep", "inputs", "attrs", "schema", "stream", "tid", "in_split_size"),
 ]
 USUAL = st.sampled_from([1, 4, 7, "1", "comp_node", "coll_comm_node", "ALL_REDUCE", "COMM_COLL_NODE", [], [1]])
 json_node = st.dictionaries(st.sampled_from(KEYS), USUAL | json_values, max_size=8)
@@ -518,3 +541,14 @@ def test_odd_json_never_crashes(nodes, form):
 @given(json_values)
 def test_any_json_never_crashes(value):
     survives(json.dumps(value).encode())
+
+
+@FUZZ
+@given(st.integers(0, 7), st.sampled_from(KEYS), json_values | USUAL, st.booleans())
+def test_odd_values_in_a_linked_trace_never_crash(place, key, value, remove):
+    document = linked_document()
+    if remove:
+        document["nodes"][place].pop(key, None)
+    else:
+        document["nodes"][place][key] = value
+    survives(json.dumps(document).encode())

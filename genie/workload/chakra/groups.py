@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ def process_groups(text: str, file: str, node: str) -> dict[str, tuple[int, ...]
     if len(text) > MAX_TEXT:
         raise TraceError(f"process groups take more than {MAX_TEXT} characters", file=file, node=node)
     try:
-        values = ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the text's own odd escapes are no concern of the user
+            values = ast.literal_eval(text)
         entries: list[Any] = []
         for value in values if isinstance(values, list) else [values]:
             entries += json.loads(value) if isinstance(value, str) else [value]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from genie.errors import ConfigError, TraceError
-from genie.workload.chakra import et, files, groups, jsonform, jsonizer, wire
+from genie.workload.chakra import et, files, groups, jsonform, jsonizer, pytorch, wire
 from genie.workload.chakra.nodes import Maker
 from genie.workload.chakra.rankfile import RankFile
 from genie.workload.chakra.sniff import Kind, Sniffed, sniff
@@ -27,10 +27,6 @@ _REFUSALS = {
     Kind.PYTORCH_HOST: (
         "it records which operators the host issued, but neither how long they took nor which kernels ran",
         "link it with its Kineto trace (chakra_trace_link), then convert it (chakra_converter PyTorch)",
-    ),
-    Kind.PYTORCH_LINKED: (
-        "it has durations, but not yet the order of the GPU's streams as dependencies",
-        "convert it: chakra_converter PyTorch --input FILE --output PREFIX.<rank>.et",
     ),
     Kind.KINETO: (
         "it is a timeline of what ran, without dependencies between operators",
@@ -130,6 +126,8 @@ def _read(sniffed: Sniffed, data: bytes, maker: Maker) -> RankFile:
         return et.read_first(data, maker)
     if sniffed.kind is Kind.JSONIZER:
         return jsonizer.read(sniffed.documents, maker)
+    if sniffed.kind is Kind.PYTORCH_LINKED:
+        return pytorch.read_linked(sniffed.documents[0], maker)
     if sniffed.kind is Kind.FEEDER_JSON:
         return jsonform.read_feeder(sniffed.documents[0], maker)
     return jsonform.read_stg(sniffed.documents[0], maker)

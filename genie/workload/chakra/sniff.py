@@ -123,7 +123,7 @@ def _json_kind(documents: tuple[Any, ...]) -> Kind:
         if any("node_type" in node for node in sample[:100]):
             return Kind.STG_JSON
         if "schema" in first or any("rf_id" in node or "attrs" in node for node in sample[:100]):
-            linked = any("exclusive_dur" in node or "dur" in node for node in sample)
+            linked = any("ts" in node for node in sample)
             return Kind.PYTORCH_LINKED if linked else Kind.PYTORCH_HOST
         return Kind.STG_JSON if not nodes else Kind.UNKNOWN
     if first and all(isinstance(value, list) for value in first.values()):
