@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -34,6 +35,7 @@ from genie.paths import conf_dir, user_conf_dirs
 from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, Choice, refuse_code, suggestion
 
 _VERSION_BASE = "1.3"
+_FOREIGN = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError)
 _HYDRA_CODE = re.compile(r"hydra\._internal\.core_plugins\.[\w.]+|hydra_plugins\.[\w.]+|logging\.[\w.]+")
 
 
@@ -101,7 +103,7 @@ def _session(line: CommandLine) -> Iterator[None]:
     try:
         with hydra.initialize_config_dir(version_base=_VERSION_BASE, config_dir=str(conf_dir()), job_name="genie"):
             yield
-    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+    except _FOREIGN as error:
         raise _translated(error, line) from error
 
 
@@ -188,7 +190,7 @@ def _hydra_main(line: CommandLine, overrides: list[str], task: Callable[[DictCon
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         hydra.main(version_base=_VERSION_BASE, config_path=str(conf_dir()), config_name="config")(task)()
-    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+    except _FOREIGN as error:
         raise _translated(error, line) from error
     finally:
         sys.argv = saved
@@ -212,6 +214,9 @@ def _translated(error: Exception, line: CommandLine) -> ConfigError:
         return ConfigError(
             f"'{typed}' cannot be read: {_sentence(error)}", hint="""text with special characters: 'key="value"'"""
         )
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return ConfigError(f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}")
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     return ConfigError(_sentence(cause), key=str(getattr(cause, "full_key", "") or ""))
 

@@ -335,6 +335,28 @@ def test_user_folders_add_choices(small_tree: Path, tmp_path: Path, monkeypatch:
         config_of("workload=big")
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("name: [moe\n", "big.yaml, line 2: not valid YAML"),
+        ("name: moe\nname: dp\n", "big.yaml, line 2: not valid YAML: found duplicate key name"),
+        ("- moe\n", "workload: expected keys and values, found a list"),
+        ("name: mo\n", "workload.name: there is no workload 'mo'; did you mean 'moe'?"),
+        ("layers: 3\n", "workload.name: file workload/big.yaml must say which kind it is; choose one of:"),
+        ("name: moe\nlayer: 3\n", "workload.layer: there is no such key; did you mean 'layers'?"),
+        ("defaults: [nothing]\n", "nothing"),
+        ("name: moe\ndevice: ${device}\n", "workload.device: interpolation key 'device' not found"),
+    ],
+    ids=["broken", "a key twice", "a list", "no such kind", "no kind", "no key", "no default", "interpolation"],
+)  # fmt: skip
+def test_mistakes_in_user_files_are_named(small_tree: Path, tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "mine" / "workload").mkdir(parents=True)
+    (tmp_path / "mine" / "workload" / "big.yaml").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        config_of("--config-dir", str(tmp_path / "mine"), "workload=big")
+    assert said in str(caught.value)
+
+
 def test_user_files_never_name_code(small_tree: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     (mine / "workload").mkdir(parents=True)
