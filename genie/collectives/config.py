@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from genie.errors import ConfigError
 
 MAX_CHANNELS = 64
+MAX_WINDOW_MESSAGES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,10 @@ class CollectivesConfig:
         ):
             if value < 0:
                 raise ConfigError(f"must be 0 or more, found {value}", key=name)
-        if not 0 <= self.window_messages < 2**31:
-            raise ConfigError(f"must lie between 0 and 2^31-1, found {self.window_messages}", key="window_messages")
+        if not 0 <= self.window_messages <= MAX_WINDOW_MESSAGES:
+            raise ConfigError(
+                f"must lie between 0 and {MAX_WINDOW_MESSAGES}, found {self.window_messages}", key="window_messages"
+            )
 
     def algorithm(self, kind: str) -> str:
         """The name chosen for a kind (`CollectiveKind` value); may be "auto"."""

@@ -22,6 +22,12 @@ from genie.errors import PlanError
 SOURCE_PORTS = range(10_000, 32_768)
 """Source ports of seeded runs: below the kernel's ephemeral ports, so that no other socket takes one by chance."""
 
+LONGEST_NS = (2**63 - 1) // 4
+MOST_MESSAGES_A_STEP = 2**31 - 1
+MOST_EVENTS = (2**63 - 1) // 64 - 64
+MOST_WINDOW_MESSAGES = 2**20
+"""What the engine takes (native/src/program.cpp); beyond it sums of times or counts could overflow."""
+
 Array = npt.NDArray[np.void]
 
 
@@ -57,8 +63,8 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         limits: tuple[tuple[str, int, int, int], ...] = (
-            ("iterations", self.iterations, 1, 2**32 - 1),
-            ("window_messages", self.window_messages, 0, 2**32 - 1),
+            ("iterations", self.iterations, 1, 2**32 - 2),
+            ("window_messages", self.window_messages, 0, MOST_WINDOW_MESSAGES),
             ("timeout_ns", self.timeout_ns, 1, 2**63 - 1),
             ("spin_ns", self.spin_ns, 0, 2**63 - 1),
             ("compute_scale_ppm", self.compute_scale_ppm, 0, 2**63 - 1),
@@ -141,10 +147,15 @@ def decode(blob: bytes) -> tuple[Array, dict[str, npt.NDArray[np.void]]]:
 
 def event_capacity(program: RankProgram, settings: EngineSettings) -> int:
     """Records a whole run writes: each operator and iteration once, each message at both of its ends."""
-    an_iteration = len(program.ops) + 1
-    if settings.record_messages:
-        an_iteration += messages(program)
-    return settings.iterations * an_iteration
+    both_ways = messages(program)
+    an_iteration = len(program.ops) + 1 + (both_ways if settings.record_messages else 0)
+    capacity = settings.iterations * an_iteration
+    if capacity > MOST_EVENTS:
+        raise PlanError(
+            f"rank {program.rank} would record {capacity} events in {settings.iterations} iterations",
+            hint="use larger collective.chunk_bytes, or record.messages=false",
+        )
+    return capacity
 
 
 def messages(program: RankProgram) -> int:
@@ -154,6 +165,14 @@ def messages(program: RankProgram) -> int:
     for call in program.calls:
         key = (call.template, call.bytes, call.vector, call.chunk_bytes)
         if key not in known:
+            largest = max(call.bytes, *call.vector) if call.vector else call.bytes
+            if largest // call.chunk_bytes > MOST_MESSAGES_A_STEP:
+                op = program.ops[call.op]
+                raise PlanError(
+                    f"rank {program.rank}: {op.name!r} (node {op.trace_id}) cuts {largest} bytes into messages of "
+                    f"{call.chunk_bytes}: more than {MOST_MESSAGES_A_STEP} messages",
+                    hint="use larger collective.chunk_bytes",
+                )
             known[key] = _messages(program.templates[call.template][1], call)
         total += known[key]
     return total
@@ -179,6 +198,9 @@ def _ops(program: RankProgram) -> tuple[Array, npt.NDArray[np.uint32]]:
     """Operators, and their successors as one array that each operator has a slice of."""
     source = program.ops
     count = len(source)
+    for op in source:
+        if not 0 <= op.duration_ns <= LONGEST_NS:
+            raise PlanError(f"rank {program.rank}: {op.name!r} (node {op.trace_id}) lasts {op.duration_ns} ns")
     ops = np.zeros(count, wire.OP)
     ops["duration_ns"] = [op.duration_ns for op in source]
     ops["call"] = np.array([op.call for op in source], np.int64) & wire.NONE

@@ -191,7 +191,7 @@ def test_choices_are_refused_even_where_no_call_uses_them(config, complaint):
     [
         ({"channels": 0}, "channels: must lie between 1 and 64, found 0"),
         ({"chunk_bytes": 0}, "chunk_bytes: must lie between 1 and 2^31-1 bytes, found 0"),
-        ({"window_messages": -1}, "window_messages: must lie between 0 and 2^31-1, found -1"),
+        ({"window_messages": -1}, "window_messages: must lie between 0 and 1048576, found -1"),
         ({"peers_in_flight": -1}, "peers_in_flight: must be 0 or more, found -1"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

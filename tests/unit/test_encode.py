@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -139,6 +140,16 @@ def test_event_capacity_counts_every_record():
     # ring over 4: 6 sends and 6 receives of 250 kB, all below a chunk; all-to-all: 3 and 3
     assert without == 3 * (3 + 1)
     assert with_messages == without + 3 * (12 + 6)
+
+
+def test_what_the_engine_would_refuse_is_refused_by_node():
+    long = ProgramOp(9, "long", 2**61, -1, -1, ())
+    with pytest.raises(PlanError, match=r"'long' \(node 9\) lasts 2305843009213693952 ns"):
+        encode(RankProgram(0, 1, (long,), (), (), (), {"": (0,)}), SETTINGS, [Endpoint(1)])
+    many = job(config=CollectivesConfig(chunk_bytes=1))[0]
+    calls = tuple(replace(call, bytes=2**40) for call in many.calls)
+    with pytest.raises(PlanError, match=r"'reduce' \(node 11\) cuts 1099511627776 bytes into messages of 1"):
+        encode(replace(many, calls=calls), SETTINGS, endpoints(4))
 
 
 def test_settings_out_of_range_are_named():
