@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from genie.errors import TraceError
 from genie.units import MAX_BYTES
+from genie.workload.excerpt import excerpt, label
 from genie.workload.trace import CollectiveKind, Operator, OpKind, RankTrace, Trace
 
 MAX_DURATION_NS = 2**62
@@ -86,7 +87,7 @@ def check(trace: Trace) -> CheckedTrace:
 
 
 def _fail(rank: RankTrace, op: Operator, message: str, hint: str = "") -> NoReturn:
-    raise TraceError(message, file=_where(rank), node=f"{op.id} {op.name!r}", hint=hint)
+    raise TraceError(message, file=_where(rank), node=label(op.id, op.name), hint=hint)
 
 
 def _where(rank: RankTrace) -> str:
@@ -95,7 +96,7 @@ def _where(rank: RankTrace) -> str:
 
 
 def _named(rank: RankTrace, op: Operator) -> str:
-    return f"rank {rank.rank} node {op.id} {op.name!r}"
+    return f"rank {rank.rank} node {label(op.id, op.name)}"
 
 
 def _check_communicators(trace: Trace) -> None:
@@ -108,13 +109,13 @@ def _check_communicators(trace: Trace) -> None:
         if rank.rank != place:
             raise TraceError(f"rank {rank.rank} stands at place {place} of the trace", file=rank.source)
     for name, members in trace.communicators.items():
-        label = f"communicator {name!r}" if name else "the world communicator"
+        who = f"communicator {excerpt(name)}" if name else "the world communicator"
         strangers = [member for member in members if not 0 <= member < world]
         if strangers:
-            raise TraceError(f"{label} names rank {strangers[0]}, but the job has ranks 0 to {world - 1}")
+            raise TraceError(f"{who} names rank {strangers[0]}, but the job has ranks 0 to {world - 1}")
         if len(set(members)) != len(members):
             twice = next(member for member in members if members.count(member) > 1)
-            raise TraceError(f"{label} names rank {twice} more than once: {list(members)}")
+            raise TraceError(f"{who} names rank {twice} more than once: {excerpt(list(members))}")
     if trace.communicators.get("") != tuple(range(world)):
         raise TraceError(f"the world communicator must be ranks 0 to {world - 1} in order")
 
@@ -169,7 +170,7 @@ def _duplicate(rank: RankTrace) -> NoReturn:
     seen: dict[int, Operator] = {}
     for op in rank.operators:
         if op.id in seen:
-            _fail(rank, op, f"id {op.id} is used twice: also by {seen[op.id].name!r}")
+            _fail(rank, op, f"id {op.id} is used twice: also by {excerpt(seen[op.id].name)}")
         seen[op.id] = op
     raise AssertionError("no duplicate id")
 
@@ -191,13 +192,13 @@ def _check_communication(rank: RankTrace, op: Operator, trace: Trace, members: d
             _fail(rank, op, "is a collective without a kind")
         group = members.get(op.comm)
         if group is None:
-            known = ", ".join(sorted(repr(name) for name in members if name)) or "only the world"
-            _fail(rank, op, f"communicator {op.comm!r} is not defined; there are: {known}")
+            known = excerpt(sorted(name for name in members if name)) if len(members) > 1 else "only the world"
+            _fail(rank, op, f"communicator {excerpt(op.comm)} is not defined; there are: {known}")
         if rank.rank not in group:
-            ranks = list(trace.communicators[op.comm])
-            _fail(rank, op, f"rank {rank.rank} is not a member of communicator {op.comm!r} {ranks}")
+            ranks = excerpt(list(trace.communicators[op.comm]))
+            _fail(rank, op, f"rank {rank.rank} is not a member of communicator {excerpt(op.comm)} {ranks}")
         if op.collective in ROOTED and not 0 <= op.root < len(group):
-            _fail(rank, op, f"root {op.root} is not a rank of communicator {op.comm!r} of {len(group)} ranks")
+            _fail(rank, op, f"root {op.root} is not a rank of communicator {excerpt(op.comm)} of {len(group)} ranks")
         _check_vector(rank, op, len(group))
     elif op.kind in (OpKind.SEND, OpKind.RECV):
         if not 0 <= op.peer < trace.world:
@@ -215,7 +216,7 @@ def _check_vector(rank: RankTrace, op: Operator, size: int) -> None:
     if op.collective is not CollectiveKind.ALL_TO_ALL:
         _fail(rank, op, f"{op.collective} cannot have a byte count for each peer, only all_to_all can")
     if len(vector) != size:
-        _fail(rank, op, f"has {len(vector)} per-peer byte counts, but communicator {op.comm!r} has {size} ranks")
+        _fail(rank, op, f"has {len(vector)} per-peer byte counts, but communicator {excerpt(op.comm)} has {size} ranks")
     if min(vector) < 0:
         _fail(rank, op, f"per-peer byte count {min(vector)} is negative")
     if sum(vector) != op.bytes:
@@ -244,7 +245,7 @@ def _topological(rank: RankTrace, needs: list[tuple[int, ...]]) -> list[int]:
         loop = _loop(
             {place: [n for n in needs[place] if open_needs[n]] for place in range(len(needs)) if open_needs[place]}
         )
-        names = " -> ".join(_in_short([f"{operators[place].id} {operators[place].name!r}" for place in loop]))
+        names = " -> ".join(_in_short([label(operators[place].id, operators[place].name) for place in loop]))
         size = "itself" if len(loop) == 1 else f"a cycle of {len(loop)} nodes"
         _fail(rank, operators[loop[0]], f"depends on {size}: {names}")
     return order
@@ -306,7 +307,7 @@ def _match_collectives(trace: Trace, ranks: list[_Rank]) -> list[tuple[str, list
 
 
 def _comm_label(comm: str) -> str:
-    return f"communicator {comm!r}" if comm else "the world"
+    return f"communicator {excerpt(comm)}" if comm else "the world"
 
 
 def _short(
@@ -323,7 +324,7 @@ def _short(
     op = state.operators[sequences[members.index(holder)][index]]
     count = len(sequences[members.index(short)])
     message = (
-        f"is collective number {index + 1} on {_comm_label(comm)} {list(trace.communicators[comm])}, "
+        f"is collective number {index + 1} on {_comm_label(comm)} {excerpt(list(trace.communicators[comm]))}, "
         f"but rank {short} issues only {count} there ({_where(ranks[short].trace)})"
     )
     _fail(state, op, message, "every member must issue the same collectives in the same order")

@@ -20,6 +20,7 @@ import math
 from dataclasses import dataclass, replace
 
 from genie.errors import ConfigError, TraceError, closest
+from genie.workload.excerpt import label
 from genie.workload.trace import Operator, OpKind, Trace
 
 
@@ -98,7 +99,7 @@ def _no_time(source: str, op: Operator) -> TraceError:
     return TraceError(
         f"{op.kind} node has neither a duration nor FLOPs (num_ops) nor bytes (tensor_size): its time is unknown",
         file=source,
-        node=f"{op.id} {op.name!r}",
+        node=label(op.id, op.name),
         hint="record the trace with durations, or convert it with a tool that keeps num_ops and tensor_size",
     )
 
@@ -107,6 +108,6 @@ def _no_device(source: str, op: Operator) -> TraceError:
     return TraceError(
         f"{op.kind} node has no duration, but {op.flops} FLOPs and {op.memory_bytes} bytes",
         file=source,
-        node=f"{op.id} {op.name!r}",
+        node=label(op.id, op.name),
         hint=f"name the device it ran on: workload.device={'|'.join(sorted(DEVICES))}",
     )

@@ -11,6 +11,7 @@ from genie.errors import TraceError
 from genie.units import format_bytes, format_ns
 from genie.workload.check import CheckedTrace, check
 from genie.workload.config import WorkloadConfig
+from genie.workload.excerpt import excerpt
 from genie.workload.roofline import fill_durations, scale_durations
 from genie.workload.trace import Operator, OpKind, Trace
 
@@ -98,7 +99,7 @@ def _communication(trace: Trace) -> str:
         members = trace.communicators.get(comm, ())
         rows.append(
             [
-                comm or "world",
+                (comm if comm.isprintable() and len(comm) < 40 else excerpt(comm, 40)) or "world",
                 str(len(members)) if members else "unknown",
                 kind,
                 str(max(map(len, by_rank.values()))),

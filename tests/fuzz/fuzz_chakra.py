@@ -27,8 +27,10 @@ INTERESTING = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\x0a", b"\x12", b"{", b"}",
 
 LINKED = b"""{"schema": "1.1.1-chakra.0.0.4", "nodes": [
 {"id": 1, "name": "aten::mm", "ctrl_deps": 1, "ts": 10.5, "exclusive_dur": 2, "attrs": [{"name": "tid", "value": 1}]},
-{"id": 2, "name": "ncclDevKernel_AllReduce(x)", "cat": "kernel", "ctrl_deps": 1, "ts": 12, "exclusive_dur": 3, "stream": 7,
- "pg_name": "0", "inputs": {"values": [[1, 2, 0, 8, 2, "cuda:0"]], "types": ["Tensor(float)"]}, "sync_dep": [1]}]}"""
+{"id": 2, "name": "ncclDevKernel_AllReduce(x)", "cat": "kernel", "ctrl_deps": 1, "ts": 12, "exclusive_dur": 3,
+ "stream": 7, "pg_name": "0", "sync_dep": [1],
+ "inputs": {"values": [[1, 2, 0, 8, 2, "cuda:0"]], "types": ["Tensor(float)"]}}
+]}"""
 
 
 def corpus() -> list[bytes]:

@@ -225,3 +225,11 @@ def test_rank_numbers_and_world_are_what_they_say():
         check(Trace([RankTrace(0, [comp(1)])], {}))
     with pytest.raises(TraceError, match="the trace has no ranks"):
         check(Trace([], {"": ()}))
+
+
+def test_names_are_escaped_and_cut():
+    long = replace(comp(1, [1]), name="\x1b[31m" + "x" * 100_000)
+    with pytest.raises(TraceError) as caught:
+        check(trace([long]))
+    assert len(str(caught.value)) < 600
+    assert "\x1b" not in str(caught.value)

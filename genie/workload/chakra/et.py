@@ -12,6 +12,7 @@ from genie.errors import TraceError
 from genie.workload.chakra import groups, wire
 from genie.workload.chakra.nodes import COLL, COMP, INVALID, MEM_LOAD, MEM_STORE, METADATA, RECV, SEND, Maker
 from genie.workload.chakra.rankfile import RankFile
+from genie.workload.excerpt import excerpt, label
 from genie.workload.trace import Operator
 
 _V1_TYPES = {0: INVALID, 1: MEM_LOAD, 2: MEM_STORE, 3: COMP, 4: SEND, 5: RECV, 6: COLL}
@@ -23,7 +24,7 @@ def read_current(data: bytes, maker: Maker, headless: bool) -> RankFile:
     walk = wire.frames(data, maker.file)
     found = RankFile([])
     if headless:
-        found.notes.append(f"{maker.file} has no GlobalMetadata; its nodes are plainly of the v0.0.4 schema")
+        found.notes.append("no GlobalMetadata, but the nodes are plainly of the v0.0.4 schema")
     else:
         _, body = next(walk)
         _read_metadata(body, found, maker.file)
@@ -39,8 +40,8 @@ def _read_metadata(body: bytes, found: RankFile, file: str) -> None:
             found.labels[attribute.name] = str(getattr(attribute, case))
     if "collective" in found.labels:
         raise TraceError(
-            f"is the algorithm of one collective ({found.labels['collective'][:40]!r}), not a workload: its nodes are "
-            "the steps of one call, and its reductions have no duration",
+            f"is the algorithm of one collective ({excerpt(found.labels['collective'])}), not a workload: "
+            "its nodes are the steps of one call, and its reductions have no duration",
             file=file,
             hint="replay a workload that calls the collective",
         )
@@ -58,8 +59,8 @@ def _nodes(
             raise TraceError(f"message at byte {offset} cannot be decoded as a node", file=maker.file) from None
         number, name, kind = node.id, node.name, node.type
         if kind == METADATA:
-            label = f"{number} {name!r}"
-            groups.merge(process_groups, groups.process_groups(node.inputs.values, maker.file, label), maker.file)
+            here = label(number, name)
+            groups.merge(process_groups, groups.process_groups(node.inputs.values, maker.file, here), maker.file)
         raw = node.attr
         values = attributes(raw, number, name) if raw else {}
         data_deps, ctrl_deps = tuple(node.data_deps), tuple(node.ctrl_deps)

@@ -16,6 +16,7 @@ from typing import Any
 
 from genie.errors import TraceError
 from genie.workload.chakra import wire
+from genie.workload.excerpt import excerpt
 
 MAX_TEXT = 16 * 2**20
 
@@ -33,12 +34,12 @@ def read_group_file(path: Path) -> dict[str, tuple[int, ...]]:
         raise TraceError(f"communicator file is not JSON: {error}", file=str(path)) from error
     if not isinstance(document, dict):
         raise TraceError('communicator file must be an object such as {"1": [0, 1]}', file=str(path))
-    return {name: _ranks(ranks, f"communicator {name!r}", str(path)) for name, ranks in document.items()}
+    return {name: _ranks(ranks, f"communicator {excerpt(name)}", str(path)) for name, ranks in document.items()}
 
 
 def _ranks(value: Any, what: str, file: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in value):
-        raise TraceError(f"{what} must be a list of ranks, found {str(value)[:80]}", file=file)
+        raise TraceError(f"{what} must be a list of ranks, found {excerpt(value)}", file=file)
     return tuple(value)
 
 
@@ -60,7 +61,7 @@ def process_groups(text: str, file: str, node: str) -> dict[str, tuple[int, ...]
         for value in values if isinstance(values, list) else [values]:
             entries += json.loads(value) if isinstance(value, str) else [value]
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        raise TraceError(f"process groups cannot be understood: {text[:80]}", file=file, node=node) from None
+        raise TraceError(f"process groups cannot be understood: {excerpt(text)}", file=file, node=node) from None
     return group_entries(entries, file, node)
 
 
@@ -69,10 +70,10 @@ def group_entries(entries: list[Any], file: str, node: str) -> dict[str, tuple[i
     groups: dict[str, tuple[int, ...]] = {}
     for entry in entries:
         if not isinstance(entry, dict) or "pg_name" not in entry:
-            raise TraceError(f"process group without pg_name: {str(entry)[:80]}", file=file, node=node)
+            raise TraceError(f"process group without pg_name: {excerpt(entry)}", file=file, node=node)
         ranks = entry.get("ranks")
         name = str(entry["pg_name"])
-        groups[name] = () if not ranks else _ranks(ranks, f"process group {name!r}", file)
+        groups[name] = () if not ranks else _ranks(ranks, f"process group {excerpt(name)}", file)
     return groups
 
 
@@ -81,5 +82,7 @@ def merge(into: dict[str, tuple[int, ...]], more: Mapping[str, tuple[int, ...]],
     for name, ranks in more.items():
         known = into.setdefault(name, ranks)
         if known != ranks:
-            message = f"process group {name!r} has ranks {list(ranks) or 'all'}, but another rank's file says"
-            raise TraceError(f"{message} {list(known) or 'all'}", file=file)
+            message = (
+                f"process group {excerpt(name)} has ranks {excerpt(list(ranks) or 'all')}, but another rank's file says"
+            )
+            raise TraceError(f"{message} {excerpt(list(known) or 'all')}", file=file)

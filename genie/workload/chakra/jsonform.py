@@ -14,6 +14,7 @@ from genie.errors import TraceError
 from genie.workload.chakra import wire
 from genie.workload.chakra.nodes import COLL, COMP, INVALID, MEM_LOAD, MEM_STORE, METADATA, RECV, SEND, Maker
 from genie.workload.chakra.rankfile import RankFile
+from genie.workload.excerpt import excerpt
 
 _STG_TYPES = {
     "comp_node": COMP,
@@ -44,17 +45,15 @@ _PLAIN = (
 def read_feeder(document: dict[str, Any], maker: Maker) -> RankFile:
     """A feeder JSON file. Raises TraceError for nodes that are not of the form above."""
     found = RankFile([])
-    ignored = 0
     for place, node in enumerate(_list(document["workload_graph"], maker)):
         number, name = _identity(node, "Id", "Name", place, maker)
         kind = _whole(node.get("NodeType"), "NodeType", number, name, maker)
         values = {key: node[key] for key in (*_PLAIN, "comm_type") if node.get(key) is not None}
         micros = _micros(node.get("runtime"), number, name, maker)
         data_deps = _ids(node.get("data_deps"), "data_deps", number, name, maker)
-        ignored += bool(node.get("ctrlDeps"))
         found.operators.append(maker.operator(number, name, kind, data_deps, (), micros, values))
-    if ignored:
-        found.notes.append(f"{maker.file}: ctrlDeps of {ignored} nodes are not read, as in Chakra's own feeder")
+    if any(node.get("ctrlDeps") for node in document["workload_graph"]):
+        found.notes.append("ctrlDeps are not read, as in Chakra's own feeder")
     return found
 
 
@@ -66,12 +65,14 @@ def read_stg(document: dict[str, Any], maker: Maker) -> RankFile:
         word = node.get("node_type")
         kind = _STG_TYPES.get(word.lower()) if isinstance(word, str) else None
         if kind is None:
-            maker.fail(number, name, f"unknown node_type {word!r}; STG writes {', '.join(_STG_TYPES)}")
+            maker.fail(number, name, f"unknown node_type {excerpt(word)}; STG writes {', '.join(_STG_TYPES)}")
         values = {key: node[key] for key in _PLAIN if node.get(key) is not None}
         collective = node.get("comm_type")
         if kind == COLL and collective is not None:
             if collective not in wire.COMM_TYPES:
-                maker.fail(number, name, f"unknown comm_type {collective!r}; there are {', '.join(wire.COMM_TYPES)}")
+                maker.fail(
+                    number, name, f"unknown comm_type {excerpt(collective)}; there are {', '.join(wire.COMM_TYPES)}"
+                )
             values["comm_type"] = wire.COMM_TYPES.index(collective)
         data_deps = _ids(node.get("data_deps"), "data_deps", number, name, maker)
         ctrl_deps = _ids(node.get("ctrl_deps"), "ctrl_deps", number, name, maker)
@@ -87,18 +88,18 @@ def _list(value: Any, maker: Maker) -> list[Any]:
 
 def _identity(node: Any, id_key: str, name_key: str, place: int, maker: Maker) -> tuple[int, str]:
     if not isinstance(node, dict):
-        raise TraceError(f"node number {place + 1} is {str(node)[:40]}, expected an object", file=maker.file)
+        raise TraceError(f"node number {place + 1} is {excerpt(node)}, expected an object", file=maker.file)
     number, name = node.get(id_key), node.get(name_key, "")
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**64:
-        raise TraceError(f"node number {place + 1} has {id_key} {number!r}, expected an id", file=maker.file)
+        raise TraceError(f"node number {place + 1} has {id_key} {excerpt(number)}, expected an id", file=maker.file)
     if not isinstance(name, str):
-        raise TraceError(f"node {number} has {name_key} {name!r}, expected text", file=maker.file)
+        raise TraceError(f"node {number} has {name_key} {excerpt(name)}, expected text", file=maker.file)
     return number, name
 
 
 def _whole(value: Any, key: str, number: int, name: str, maker: Maker) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        maker.fail(number, name, f"{key} is {value!r}, expected a whole number")
+        maker.fail(number, name, f"{key} is {excerpt(value)}, expected a whole number")
     return value
 
 
@@ -113,5 +114,5 @@ def _ids(value: Any, key: str, number: int, name: str, maker: Maker) -> tuple[in
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, int) and not isinstance(item, bool) for item in value):
-        maker.fail(number, name, f"{key} is {str(value)[:60]!r}, expected a list of ids")
+        maker.fail(number, name, f"{key} is {excerpt(value)}, expected a list of ids")
     return tuple(value)

@@ -14,6 +14,7 @@ from genie.errors import TraceError
 from genie.workload.chakra import et, wire
 from genie.workload.chakra.nodes import Maker
 from genie.workload.chakra.rankfile import RankFile
+from genie.workload.excerpt import excerpt
 
 
 def read(documents: tuple[Any, ...], maker: Maker) -> RankFile:
@@ -28,7 +29,7 @@ def read(documents: tuple[Any, ...], maker: Maker) -> RankFile:
         try:
             messages.append(json_format.ParseDict(document, made))
         except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
-            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            reason = excerpt(str(error) or type(error).__name__, 200)[1:-1]
             raise TraceError(
                 f"JSON value number {number + 1} is not a Chakra message: {reason}", file=maker.file
             ) from None

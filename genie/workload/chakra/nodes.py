@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from genie.errors import TraceError
 from genie.units import MAX_BYTES
 from genie.workload.chakra import wire
+from genie.workload.excerpt import excerpt, label
 from genie.workload.trace import CollectiveKind, Operator, OpKind
 
 INVALID, METADATA, MEM_LOAD, MEM_STORE, COMP, SEND, RECV, COLL = range(8)
@@ -43,7 +44,7 @@ class Maker:
 
     def fail(self, node: int, name: str, message: str, hint: str = "") -> NoReturn:
         """Raise a TraceError about one node."""
-        raise TraceError(message, file=self.file, node=f"{node} {name!r}", hint=hint)
+        raise TraceError(message, file=self.file, node=label(node, name), hint=hint)
 
     def attributes(self, raw: Any, node: int, name: str) -> dict[str, Any]:
         """The attributes in `USED` of a protobuf node, ``raw`` being their encoded forms. Last wins, as in protobuf."""
@@ -86,7 +87,7 @@ class Maker:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int):
-            self.fail(node, name, f"attribute {key} is {value!r}, expected a whole number")
+            self.fail(node, name, f"attribute {key} is {excerpt(value)}, expected a whole number")
         if not 0 <= value <= MAX_BYTES:
             self.fail(node, name, f"attribute {key} is {value}, expected 0 to 2^63-1")
         return int(value)
@@ -180,7 +181,7 @@ class Maker:
                 self.fail(
                     node,
                     name,
-                    f"{key} is {dimensions!r}: a collective over some dimensions of ASTRA-sim's network",
+                    f"{key} is {excerpt(dimensions)}: a collective over some dimensions of ASTRA-sim's network",
                     "name its ranks with pg_name and a communicator file instead",
                 )
         if collective in (
@@ -212,7 +213,7 @@ class Maker:
             if not isinstance(value, str):
                 value = str(self.integer(values, key, node, name))
             if chosen and value and value != chosen:
-                self.fail(node, name, f"pg_name is {chosen!r}, but comm_group is {value!r}")
+                self.fail(node, name, f"pg_name is {excerpt(chosen)}, but comm_group is {excerpt(value)}")
             chosen = chosen or value
         return chosen
 

@@ -25,6 +25,7 @@ from genie.errors import TraceError
 from genie.workload.chakra import groups, wire
 from genie.workload.chakra.nodes import COLL, COMP, METADATA, RECV, SEND, Maker
 from genie.workload.chakra.rankfile import RankFile
+from genie.workload.excerpt import excerpt, label
 from genie.workload.trace import Operator
 
 _NCCL = re.compile(r"^nccl(Dev)?Kernel")
@@ -49,10 +50,7 @@ def read_linked(document: dict[str, Any], maker: Maker) -> RankFile:
     needs = _dependencies(nodes, maker)
     for number, node in nodes.items():
         found.operators.append(_operator(number, node, nodes, tuple(needs[number]), maker, found))
-    timed = sum("ts" in node for node in nodes.values())
-    found.notes.append(
-        f"{maker.file}: dependencies follow from launch, stream and thread order of {timed} timed nodes of {len(nodes)}"
-    )
+    found.notes.append("dependencies follow from the launch, stream and thread order of the linked trace")
     return found
 
 
@@ -61,9 +59,9 @@ def _nodes(document: dict[str, Any], maker: Maker) -> dict[int, dict[str, Any]]:
     for place, node in enumerate(document["nodes"]):
         number = node.get("id") if isinstance(node, dict) else None
         if type(number) is not int or not 0 <= number < 2**64 or not isinstance(node.get("name"), str):
-            raise TraceError(f"node number {place + 1} has no id and name: {str(node)[:60]}", file=maker.file)
+            raise TraceError(f"node number {place + 1} has no id and name: {excerpt(node)}", file=maker.file)
         if number in nodes:
-            maker.fail(number, node["name"], f"id {number} is used twice: also by {nodes[number]['name']!r}")
+            maker.fail(number, node["name"], f"id {number} is used twice: also by {excerpt(nodes[number]['name'])}")
         nodes[number] = {key: value for key, value in node.items() if value is not None}
         for attribute in node.get("attrs") or ():
             if isinstance(attribute, dict) and isinstance(attribute.get("name"), str):
@@ -97,7 +95,7 @@ def _dependencies(nodes: dict[int, dict[str, Any]], maker: Maker) -> dict[int, d
             listed = node.get(key, [])
             for other in listed if isinstance(listed, list) else [listed]:
                 if type(other) is not int:
-                    maker.fail(number, node["name"], f"{key} is {str(listed)[:60]}, expected ids")
+                    maker.fail(number, node["name"], f"{key} is {excerpt(listed)}, expected ids")
                 needs[number][other] = None
     for events in lanes.values():
         events.sort()
@@ -109,7 +107,7 @@ def _dependencies(nodes: dict[int, dict[str, Any]], maker: Maker) -> dict[int, d
 def _microseconds(node: dict[str, Any], key: str, number: int, maker: Maker) -> float:
     value = node.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > 2**52:
-        maker.fail(number, node["name"], f"{key} is {value!r}, expected microseconds")
+        maker.fail(number, node["name"], f"{key} is {excerpt(value)}, expected microseconds")
     return value
 
 
@@ -125,7 +123,7 @@ def _operator(
     if "process_group:init" in name:
         values = _strings(node)
         for text in values:
-            groups.merge(found.groups, _groups(text, maker.file, f"{number} {name!r}"), maker.file)
+            groups.merge(found.groups, _groups(text, maker.file, label(number, name)), maker.file)
         return maker.operator(number, name, METADATA, needs, (), 0, {})
     if _is_kernel(node) and _NCCL.match(name):
         return _communication(number, node, nodes, needs, maker)
@@ -149,12 +147,12 @@ def _strings(node: dict[str, Any]) -> list[str]:
     return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
 
 
-def _groups(text: str, file: str, label: str) -> dict[str, tuple[int, ...]]:
+def _groups(text: str, file: str, node: str) -> dict[str, tuple[int, ...]]:
     try:
         entries = json.loads(text)
     except (ValueError, RecursionError):
-        raise TraceError(f"process groups cannot be understood: {text[:80]}", file=file, node=label) from None
-    return groups.group_entries(entries if isinstance(entries, list) else [entries], file, label)
+        raise TraceError(f"process groups cannot be understood: {excerpt(text)}", file=file, node=node) from None
+    return groups.group_entries(entries if isinstance(entries, list) else [entries], file, node)
 
 
 def _communication(
@@ -217,7 +215,7 @@ def _vector(number: int, name: str, splits: Any, size: int, maker: Maker) -> tup
     except (ValueError, RecursionError):
         rows = None
     if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
-        maker.fail(number, name, f"in_split_size is {str(splits)[:60]}, expected whole numbers")
+        maker.fail(number, name, f"in_split_size is {excerpt(splits)}, expected whole numbers")
     total = sum(rows)
     if len(set(rows)) < 2:
         return None

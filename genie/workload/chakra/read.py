@@ -7,6 +7,7 @@ guess is a TraceError; whether the ranks fit together is left to `genie.workload
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from genie.workload.chakra.nodes import Maker
 from genie.workload.chakra.rankfile import RankFile
 from genie.workload.chakra.sniff import Kind, Sniffed, sniff
 from genie.workload.config import ChakraConfig
+from genie.workload.excerpt import excerpt, label
 from genie.workload.trace import CollectiveKind, OpKind, RankTrace, Trace
 
 _REFUSALS = {
@@ -80,8 +82,8 @@ def read_chakra(config: ChakraConfig) -> Trace:
     )
     told = ", ".join(f"{count} {kind.value}" for kind, count in kinds.items())
     trace.notes.append(f"read {trace.world} rank{'s' if trace.world > 1 else ''} from {job.prefix}: {told}")
-    for part in read:
-        trace.notes += part.notes
+    for note, count in Counter(note for part in read for note in part.notes).items():
+        trace.notes.append(note if count == 1 else f"{note} ({count} files)")
     defined = _definitions(config, job, read, trace)
     if config.replicate_ranks:
         _check_replicable(trace, defined)
@@ -110,7 +112,7 @@ def _sniff(path: Path) -> tuple[Sniffed, bytes]:
         reason, hint = _REFUSALS[sniffed.kind]
         schema = ""
         if sniffed.documents and isinstance(sniffed.documents[0], dict):
-            schema = f", schema {sniffed.documents[0]['schema']}" if "schema" in sniffed.documents[0] else ""
+            schema = f", schema {excerpt(sniffed.documents[0]['schema'])}" if "schema" in sniffed.documents[0] else ""
         raise TraceError(f"is {_article(sniffed.kind.value)}{schema}: {reason}", file=str(path), hint=hint)
     return sniffed, data
 
@@ -146,9 +148,9 @@ def _definitions(
     from_file = groups.read_group_file(source)
     for name, ranks in from_file.items():
         if name in {"", "0"}:
-            raise TraceError(f"communicator {name!r} is the world and cannot be defined", file=str(source))
+            raise TraceError(f"communicator {excerpt(name)} is the world and cannot be defined", file=str(source))
         if not ranks:
-            raise TraceError(f"communicator {name!r} has no ranks", file=str(source))
+            raise TraceError(f"communicator {excerpt(name)} has no ranks", file=str(source))
     trace.notes.append(f"{len(from_file)} communicators from {source}")
     return {**from_file, **defined}
 
@@ -181,7 +183,7 @@ def _refuse_lonely(trace: Trace, defined: Mapping[str, tuple[int, ...]]) -> None
             raise TraceError(
                 "communicates, but this is the trace of one rank and the other ranks' files are not given",
                 file=rank.source,
-                node=f"{op.id} {op.name!r}",
+                node=label(op.id, op.name),
                 hint="give all ranks (PREFIX.<rank>.et), or workload.replicate_ranks=N to run N copies of this rank",
             )
 
@@ -193,12 +195,14 @@ def _check_replicable(trace: Trace, defined: Mapping[str, tuple[int, ...]]) -> N
         message = f"workload.replicate_ranks needs the trace of one rank, found {trace.world} ranks"
         raise TraceError(message, file=rank.source)
     for op in rank.operators:
-        node = f"{op.id} {op.name!r}"
+        node = label(op.id, op.name)
         if op.kind in (OpKind.SEND, OpKind.RECV):
             message = f"{op.kind}s to or from a certain rank, so copies of this rank cannot stand for the others"
             raise TraceError(message, file=rank.source, node=node)
         if op.kind is OpKind.COLLECTIVE and op.comm not in {"", "0"} and defined.get(op.comm) != ():
-            message = f"communicator {op.comm!r} is not known to be all ranks, so copies cannot stand for the others"
+            message = (
+                f"communicator {excerpt(op.comm)} is not known to be all ranks, so copies cannot stand for the others"
+            )
             raise TraceError(message, file=rank.source, node=node)
 
 
