@@ -87,6 +87,9 @@ def encode(program: RankProgram, settings: EngineSettings, endpoints: Sequence[E
     Raises:
         PlanError: a number does not fit its field, or there are more connections than source ports.
     """
+    for rank, endpoint in enumerate(endpoints):
+        if not 0 <= endpoint.port <= 65535 or not 0 <= endpoint.ipv4 < 2**32:
+            raise PlanError(f"rank {rank} cannot listen on port {endpoint.port} of address {endpoint.ipv4:#x}")
     if len(endpoints) != program.world:
         raise PlanError(f"{program.world} ranks but {len(endpoints)} endpoints")
     connections, connection_of = _connections(program, settings.seed, endpoints)

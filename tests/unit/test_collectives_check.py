@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from genie.collectives import ALGORITHMS, ROOTED, build
 from genie.collectives.check import check, check_sizes
-from genie.collectives.draft import REDUCED, WHOLE_SIZE
+from genie.collectives.draft import REDUCED, WHOLE_SIZE, Draft
 from genie.collectives.program import Need, NeedMode, Size, SizeKind, Step, StepKind, Template
 from genie.errors import AlgorithmError
 from genie.workload.trace import CollectiveKind as Kind
@@ -280,3 +282,25 @@ def test_concrete_sizes_that_disagree_are_found():
     assert check_sizes(templates, 0, [(0, 5, 0, 0), (0, 0, 5, 0)]) == [5, 0]
     with pytest.raises(AlgorithmError, match="sends 5 bytes, peer expects 6"):
         check_sizes(templates, 0, [(0, 5, 0, 0), (0, 0, 6, 0)])
+
+
+def test_the_example_of_the_documentation_is_right_and_its_trap_springs():
+    text = (Path(__file__).parents[2] / "docs" / "add-a-collective.md").read_text()
+    source, proof = re.findall(r"```python\n(.*?)```", text, re.S)
+
+    def made(code):
+        names = {}
+        exec(code, names)
+
+        def template_of(rank, ranks):
+            draft = Draft("example", rank, ranks, 1)
+            names["build"](draft, Kind.ALL_REDUCE, 0)
+            return draft.template()
+
+        return template_of
+
+    exec(proof, {"made": made(source), "CollectiveKind": Kind})
+    with pytest.raises(AlgorithmError) as error:
+        check([made(source.replace(", message=got", ""))(rank, 5) for rank in range(5)], Kind.ALL_REDUCE)
+    told = re.search(r"it says: \*(.*?)\*\.", text, re.S).group(1).replace("\n", " ")
+    assert str(error.value) == f"example: {told}"

@@ -152,6 +152,19 @@ def test_what_the_engine_would_refuse_is_refused_by_node():
         encode(replace(many, calls=calls), SETTINGS, endpoints(4))
 
 
+@pytest.mark.parametrize(
+    ("where", "complaint"),
+    [
+        ([Endpoint(1)] * 3, "4 ranks but 3 endpoints"),
+        ([Endpoint(1)] * 3 + [Endpoint(1, 65536)], "rank 3 cannot listen on port 65536"),
+    ],
+    ids=["one missing", "port"],
+)
+def test_endpoints_must_fit_the_job(where, complaint):
+    with pytest.raises(PlanError, match=complaint):
+        encode(job()[0], SETTINGS, where)
+
+
 def test_settings_out_of_range_are_named():
     with pytest.raises(PlanError, match="iterations"):
         EngineSettings(bytes(16), iterations=0)
