@@ -63,7 +63,10 @@ def _nodes(document: dict[str, Any], maker: Maker) -> dict[int, dict[str, Any]]:
         if number in nodes:
             maker.fail(number, node["name"], f"id {number} is used twice: also by {excerpt(nodes[number]['name'])}")
         nodes[number] = {key: value for key, value in node.items() if value is not None}
-        for attribute in node.get("attrs") or ():
+        attributes = node.get("attrs") or []
+        if not isinstance(attributes, list):
+            maker.fail(number, node["name"], f"attrs are {excerpt(attributes)}, expected a list")
+        for attribute in attributes:
             if isinstance(attribute, dict) and isinstance(attribute.get("name"), str):
                 nodes[number].setdefault(attribute["name"], attribute.get("value"))
     return nodes
