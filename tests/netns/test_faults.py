@@ -197,14 +197,15 @@ def test_an_unwritable_journal_changes_nothing(fabric: NetnsFabric, topology: To
     assert state(fabric, topology) == before
 
 
-def test_a_journal_lost_before_the_snapshot_changes_nothing(
-    fabric: NetnsFabric, topology: Topology, tmp_path: Path
+def test_an_undo_that_cannot_be_written_stops_the_play_before_any_change(
+    fabric: NetnsFabric, topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = state(fabric, topology)
     faults = session(fabric, planned(fabric, topology, slow=slow()), tmp_path)
-    faults.journal_path = tmp_path / "full"
-    faults.journal_path.symlink_to("/dev/full")
-    faults._take_charge = lambda: None  # type: ignore[method-assign]
+    hosts = faults._hosts({})
+    for variables in hosts.values():
+        variables["genie_journal_path"] = "/proc/no-such-folder/journal"
+    monkeypatch.setattr(faults, "_hosts", lambda *_: hosts)
     with pytest.raises(RunAborted, match="phase snapshot: Write the undo of every port to the journal"):
         faults.apply()
     assert state(fabric, topology) == before
