@@ -1,0 +1,63 @@
+"""What README.md shows is true: its links lead somewhere and its commands compose."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from genie.argv import parse
+from genie.compose import compose
+from genie.help import summaries
+from genie.paths import conf_dir
+from genie.schema import DEFAULT_FILES, TOP_LEVEL_KEYS, parse_config
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+COMMANDS = sorted(set(re.findall(r"^genie [^#\n|]+|(?<=`)genie [^`]+", README, re.M)))
+SUB_COMMANDS = ("doctor", "report", "trace", "revert", "version", "--help")
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)|`(genie/[\w/]+\.py)`", README))))
+def test_links_lead_somewhere(target: tuple[str, str]) -> None:
+    assert (ROOT / (target[0] or target[1])).exists()
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.split()[1] not in SUB_COMMANDS])
+def test_commands_compose(command: str) -> None:
+    for job in compose(parse(shlex.split(command)[1:])):
+        parse_config(job.mapping, job.choices)
+
+
+@pytest.mark.parametrize("group", ["workload", "fault"])
+def test_tables_name_what_exists(group: str) -> None:
+    (table,) = re.findall(rf"\| {group} \|.*?\n\n", README, re.S)
+    named = [n for row in table.strip().splitlines()[2:] for n in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert named
+    assert set(named) <= set(summaries(group, [conf_dir()]))
+
+
+def test_configuration_page_lists_every_choice_and_key() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    for group in (*DEFAULT_FILES, "experiment"):
+        (row,) = re.findall(rf"^\| `{group}` \|.*", text, re.M)
+        assert set(re.findall(r"`(\w+)`", row.split("|")[3])) == set(summaries(group, [conf_dir()]))
+    for key in TOP_LEVEL_KEYS:
+        assert f"| `{key}" in text
+
+
+def test_the_fault_file_of_the_configuration_page_works(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    workload, fault = re.findall(r"```yaml\n(.*?)```", text, re.S)
+    for name, content in (("workload/gpt", workload), ("fault/slow_spine", fault)):
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir()
+        path.write_text(content)
+    (job,) = compose(parse(["--config-dir", str(tmp_path), "workload=gpt", "fault=slow_spine"]))
+    config = parse_config(job.mapping, job.choices)
+    assert (config.workload.layers, list(config.fault)) == (24, ["slow_spine"])
+
+
+def test_make_commands_exist() -> None:
+    for target in re.findall(r"^make (\w+)", README, re.M):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
