@@ -60,6 +60,11 @@ class Fabric(Protocol):
         """What can be had, found out without changing anything. Called by the plan."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the plan: what is emulated otherwise than asked, and why."""
+        ...
+
     def build(self) -> None:
         """Bring it up. Raises EnvironmentUnfit naming cause and way out. Leaves nothing on failure."""
         ...

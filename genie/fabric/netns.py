@@ -65,6 +65,7 @@ class NetnsFabric:
         self._plan: AddressPlan = address_plan(topology)
         self._client: HolderClient | None = None
         self._sampler: NetnsProcess | None = None
+        self._has_markers = False
         self._build_notes: list[str] = []
 
     def capabilities(self) -> Capabilities:
@@ -145,6 +146,7 @@ class NetnsFabric:
         if any(port.model.loss_ratio for port in self.topology.ports) and not found.has("nft"):
             raise EnvironmentUnfit(f"topology.loss needs nft: {found.missing['nft']}", hint="apt-get install nftables")
         program = self.program()
+        self._has_markers = bool(program.markers)
         self._run_dir.mkdir(parents=True, exist_ok=True)
         self._client = HolderClient(self._run_dir / "fabric.log")
         try:
@@ -233,7 +235,7 @@ class NetnsFabric:
         for port in self.topology.ports:
             ifindex = self._plan.interface(port.name).ifindex
             arguments += ["--port", f"{NETNS_DIR}/{port.node}:{ifindex}"]
-        if self.capabilities().marker == "bpf":
+        if self._has_markers:
             arguments += ["--map", MARKER_MAP]
         return arguments
 

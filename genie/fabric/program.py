@@ -4,8 +4,9 @@ Pure: `genie.fabric.netns` runs what this says, the plan prints it. Interfaces a
 ``dev``, so that a host called ``up`` cannot be mistaken for one.
 
 A port is ``tbf`` with handle 7e1e: (ours; a fault changes only what carries it). Its burst is as small as keeps the
-rate: two times what one timer wake-up late by 0.25 ms costs, at least four packets; with super-packets at least
-64 KB or 1.05 ms of the rate (measured: less collapses TCP at 1 Gb/s).
+rate: two times what one timer wake-up late by 0.25 ms costs, at least four packets; with super-packets 1.05 ms of the
+rate (measured: less collapses TCP at 1 Gb/s), and at least a super-packet with the headers of all its segments, since
+tbf cuts up whatever is larger than its bucket.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ TBF_HANDLE = "7e1e:"
 RED_HANDLE = "7e1f:"
 LOSS_TABLE = "genie_loss"
 _LINK_HEADER_BYTES = 14
+_SUPER_PACKET_BYTES = 81_920
 _PARTS_PER_MILLION = 1_000_000
 
 
@@ -77,7 +79,7 @@ def burst_bytes(rate_bps: int, mtu: int, packets: str) -> int:
     """``tbf``'s bucket for a rate (see above)."""
     rate = rate_bps / 8
     if packets == "bulk":
-        return max(65_536, math.ceil(rate * 1.05e-3))
+        return max(_SUPER_PACKET_BYTES, math.ceil(rate * 1.05e-3))
     return max(4 * (mtu + _LINK_HEADER_BYTES), math.ceil(rate * 0.5e-3))
 
 

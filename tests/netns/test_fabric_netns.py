@@ -328,6 +328,15 @@ def test_bulk_mode_carries_super_packets_at_the_rate(tmp_path):
         assert 400e6 < 30_000_000 * 8 / (time.monotonic() - began) < 1e9
 
 
+def test_without_marking_ports_count_and_sample_all_the_same(tmp_path):
+    with running(tmp_path, SingleSwitchConfig(hosts=2, ecn=False)) as fabric:
+        assert "ce_marked" not in fabric.counters()["h0/switch0"]
+        sampler = fabric.start_sampler(tmp_path / "ports.smp", 1_000_000)
+        sampler.close_stdin()
+        assert sampler.wait(5) == 0
+        assert struct.unpack_from("<Q", (tmp_path / "ports.smp").read_bytes(), 4096 + 48)[0] == 2**64 - 1
+
+
 def test_64_hosts_come_up_and_reach_each_other(tmp_path, record_property):
     began = time.monotonic()
     with running(tmp_path, LeafSpineConfig(hosts=64, leaves=8, spines=4)) as fabric:
