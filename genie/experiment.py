@@ -1,0 +1,263 @@
+"""The story of one run, top to bottom: plan, build, break, race, mend, measure, say.
+
+`plan` decides everything before the network is touched (`genie.plan`); `run` acts on it through one fabric and
+writes a run directory, the source of truth; what people see is made from that. The command line calls both.
+Backends, collectives, fault commands and statistics live behind the names imported here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from rich.console import Console
+
+from genie import schema
+from genie.engine.encode import Endpoint, encode
+from genie.errors import (
+    EXIT_INVALID,
+    EXIT_OK,
+    EXIT_VERDICT_FAILED,
+    GenieError,
+    RankFailed,
+    RunAborted,
+)
+from genie.fabric import open_fabric
+from genie.fabric.base import Fabric
+from genie.faults.session import FaultSession
+from genie.launch.agents import Agents, Assignment, Race
+from genie.launch.blame import explain
+from genie.launch.protocol import Progress
+from genie.plan import Plan, make_plan, plan_record
+from genie.report import sweep, terminal
+from genie.report.progress import Narrator
+from genie.results.compare import Judgement, judge_and_store
+from genie.results.load import LoadWatch
+from genie.results.records import fault_outcomes, job_operators
+from genie.results.rundir import RunDir
+from genie.units import parse_ns
+
+if TYPE_CHECKING:
+    from genie.cli import SweepResult
+    from genie.faults.evidence import EvidenceRecord
+
+plan: Callable[[schema.ExperimentConfig], Plan] = make_plan
+
+DEFAULT_SAMPLE_INTERVAL_NS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended: its directory, the judgement (None if it was never measured), and the exit code."""
+
+    path: Path
+    judgement: Judgement | None
+    exit_code: int
+    config: schema.ExperimentConfig
+
+
+def run(plan: Plan, *, reproduce: str = "", parent: str = "") -> RunResult:
+    """Run a plan to its verdict. Prints progress, verdict, table, and where things are.
+
+    Raises the GenieError that ended it, after what was measured has been kept and shown; the fabric and
+    every fault are gone by then.
+    """
+    config = plan.config
+    directory = _create(plan, reproduce, parent)
+    say = Narrator(plan.iterations, len(plan.programs))
+    try:
+        with say:
+            _race(plan, directory, say)
+        directory.mark_ended("finished")
+    except GenieError as error:
+        directory.mark_ended("aborted", error.message)
+        if _conclude(plan, directory) is not None:
+            _add_place(error, directory)
+        raise
+    except BaseException as error:
+        directory.mark_ended("aborted", "interrupted" if isinstance(error, KeyboardInterrupt) else repr(error))
+        raise
+    judgement = _conclude(plan, directory)
+    return RunResult(directory.path, judgement, _exit_code(judgement, config.expect), config)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSummary:
+    """What a sweep has to say at its end."""
+
+    text: str
+
+
+def finish_sweep(results: Sequence[SweepResult], directory: Path) -> SweepSummary:
+    """The comparison table of a sweep's runs, kept in its directory and logged as parent and nested MLflow runs."""
+    from genie import track
+
+    done = [result for result in results if result.run is not None]
+    runs = [RunDir.open(result.run.path) for result in done]
+    lines = [f"sweep: {len(results)} runs, {len(results) - len(done)} of them without a result"]
+    lines += [f"  {result.label}: {result.error}" for result in results if result.run is None and result.error]
+    if runs:
+        lines.append(sweep.render_sweep(runs, width=Console().width))
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "sweep.txt").write_text("\n".join(lines) + "\n")
+        config = done[0].run.config
+        if config.tracking.mlflow.enabled:
+            logged = track.log_sweep(runs, config.tracking.mlflow, out=Path(config.out), name=directory.name)
+            lines.append(f"MLflow: not logged: {logged.problem}" if logged.problem else f"MLflow: {logged.look}")
+        lines.append(f"runs: {terminal.shown_path(directory)}")
+    return SweepSummary("\n".join(lines))
+
+
+# -- the acts -----------------------------------------------------------------------------------------------------
+
+
+def _race(plan: Plan, directory: RunDir, say: Narrator) -> None:
+    """Build, connect, break, race, mend. Whatever happens, faults are reverted and the fabric is destroyed."""
+    evidence: Sequence[EvidenceRecord] = ()
+    with ExitStack() as undo:
+        say.phase("building the fabric")
+        fabric = open_fabric(plan.config.fabric, plan.topology, directory.path)
+        undo.callback(fabric.destroy)
+        fabric.build()
+
+        say.phase("connecting the ranks")
+        agents = undo.enter_context(_agents(plan, directory, fabric, say))
+        agents.muster(_assignments(plan, directory, fabric))
+
+        faults = FaultSession(plan.faults, fabric, directory.path / "faults.journal", directory.path)
+        if plan.faults:
+            say.phase(f"applying {', '.join(fault.name for fault in plan.faults)}")
+            undo.callback(_mend, faults, directory, lambda: evidence)
+            faults.apply()
+
+        before = fabric.counters()
+        directory.write_counters(before, None)
+        sampler = fabric.start_sampler(directory.ports_path, _sample_interval_ns(plan))
+        directory.mark_running()
+        say.phase("running")
+        with LoadWatch(directory) as load:
+
+            def watch(progress: Mapping[int, Progress]) -> None:
+                load.sample()
+                say.progress(progress)
+
+            race = agents.race(None, watch)
+        if sampler is not None:
+            sampler.kill()
+        after = fabric.counters()
+        directory.write_counters(before, after)
+        directory.append_journal("raced", start_mono_ns=race.start_mono_ns, clock_error_ns=race.clock_error_ns)
+        if plan.faults:
+            say.phase("proving and reverting the faults")
+            evidence = faults.evidence(before, after, _samples(directory))
+    _raise_if_failed(plan, race)
+
+
+def _mend(faults: FaultSession, directory: RunDir, evidence: Callable[[], Sequence[EvidenceRecord]]) -> None:
+    faults.revert()
+    directory.write_faults(fault_outcomes(faults, evidence()))
+
+
+def _conclude(plan: Plan, directory: RunDir) -> Judgement | None:
+    """Measure, judge, draw, print, log: all from the run directory. None where nothing was measured."""
+    from genie import track
+    from genie.results.timeline import write_timeline
+
+    config = plan.config
+    if not any(directory.path.glob("events/*.evt")):
+        return None
+    judgement = judge_and_store(directory, runs_root=Path(config.out), baseline=config.baseline)
+    if config.report.timeline:
+        write_timeline(directory)
+    terminal.print_report(Console(highlight=False), directory)
+    if config.tracking.mlflow.enabled and not directory.manifest.parent:
+        logged = track.log_run(directory, config.tracking.mlflow, out=Path(config.out))
+        print(f"MLflow: not logged: {logged.problem}" if logged.problem else f"MLflow: {logged.look}")
+    return judgement
+
+
+# -- what the acts need -------------------------------------------------------------------------------------------
+
+
+def _create(plan: Plan, reproduce: str, parent: str) -> RunDir:
+    config = plan.config
+    directory = RunDir.create(
+        Path(config.out),
+        config.label,
+        argv=sys.argv,
+        reproduce=reproduce,
+        seed=config.seed,
+        hashes=plan.hashes,
+        config_yaml=yaml.safe_dump(schema.to_mapping(config), sort_keys=False),
+        faults=tuple(config.fault),
+        parent=parent,
+        path=Path(config.run_dir) if config.run_dir else None,
+    )
+    directory.write_plan(plan_record(plan))
+    directory.write_operators(job_operators(plan.programs, plan.checked.trace))
+    return directory
+
+
+def _agents(plan: Plan, directory: RunDir, fabric: Fabric, say: Narrator) -> Agents:
+    timeout_s = plan.settings.connect_timeout_s + 5.0
+    return Agents(fabric, directory.path, log=say.note, connect_timeout_s=timeout_s)
+
+
+def _assignments(plan: Plan, directory: RunDir, fabric: Fabric) -> dict[int, Assignment]:
+    base_port = plan.config.transport.base_port
+    endpoints = [
+        Endpoint(int(ipaddress.IPv4Address(fabric.address(host))), base_port + rank if base_port else 0)
+        for rank, host in enumerate(plan.host_of_rank)
+    ]
+    settings = replace(plan.settings, run_id=bytes.fromhex(directory.manifest.run_id))
+    return {
+        program.rank: Assignment(
+            program.rank,
+            plan.host_of_rank[program.rank],
+            encode(program, settings, endpoints),
+            f"events/rank-{program.rank}.evt",
+        )
+        for program in plan.programs
+    }
+
+
+def _sample_interval_ns(plan: Plan) -> int:
+    interval = getattr(plan.config.fabric, "sample_interval", None)
+    return DEFAULT_SAMPLE_INTERVAL_NS if interval is None else parse_ns(interval, key="fabric.sample_interval")
+
+
+def _samples(directory: RunDir) -> Any:
+    ports = directory.ports()
+    return None if ports is None else ports.records
+
+
+def _raise_if_failed(plan: Plan, race: Race) -> None:
+    outcome = race.outcome
+    if outcome.ok:
+        return
+    if outcome.failures:
+        first = outcome.failures[0]
+        raise RankFailed(explain(plan.programs, plan.host_of_rank, first), rank=first.rank)
+    raise RunAborted(outcome.reason or f"ranks {sorted(r for r, s in outcome.statuses.items() if s)} did not finish")
+
+
+def _add_place(error: GenieError, directory: RunDir) -> None:
+    place = f"what was measured until then is in {terminal.shown_path(directory.path)}"
+    error.hint = f"{error.hint}\n  {place}" if error.hint else place
+
+
+def _exit_code(judgement: Judgement | None, expect: str | None) -> int:
+    if judgement is None or judgement.verdict == "invalid":
+        return EXIT_INVALID
+    if expect is not None and judgement.verdict != expect:
+        return EXIT_VERDICT_FAILED
+    return EXIT_OK
+
+
+__all__ = ["RunResult", "SweepSummary", "finish_sweep", "plan", "run"]

@@ -1,0 +1,112 @@
+"""Agents of one run: started on every host through the fabric, driven through the control protocol, watched.
+
+`genie.experiment` asks for three things: `muster` (start, load, connect), `race` (start together, wait to the
+end) and, by leaving the context, that none is left. Knows no faults and no results.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from genie.engine.binaries import find_binary
+from genie.errors import RunAborted
+from genie.fabric.base import Fabric, Process
+from genie.launch.control import Controller, Outcome
+from genie.launch.protocol import TOKEN_BYTES, Progress
+
+_LEAD_NS = 30_000_000  # between "start at T" and T: every agent has heard of T well before it
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one rank runs where: its program blob and its event file, relative to the run directory."""
+
+    rank: int
+    host: str
+    program: bytes
+    event_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """How a start-to-end went: the agreed instant (our monotonic clock), the largest clock error, the outcome."""
+
+    start_mono_ns: int
+    clock_error_ns: int
+    outcome: Outcome
+
+
+class Agents:
+    """The agents of one run, as a context manager; leaving it ends every one of them."""
+
+    def __init__(
+        self, fabric: Fabric, directory: Path, *, log: Callable[[str], None], connect_timeout_s: float
+    ) -> None:
+        self._fabric = fabric
+        self._directory = directory
+        self._connect_timeout_s = connect_timeout_s
+        self._processes: dict[str, Process] = {}
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        self._controller = Controller(self._token, watch=self._watch, log=log)
+        self._ending = False
+
+    def __enter__(self) -> Agents:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending = True
+        self._controller.close()
+        for process in self._processes.values():
+            process.kill()
+
+    def muster(self, assignments: Mapping[int, Assignment]) -> None:
+        """Start an agent on every host in use, give each rank its program, and connect all peers.
+
+        Raises RunAborted naming the host, rank or peer that was missing at the deadline.
+        """
+        hosts = sorted({assignment.host for assignment in assignments.values()})
+        control = self._controller.listen_unix(self._directory)
+        agent = str(find_binary("genie-agent"))
+        for host in hosts:
+            argv = [agent, "run", "--control", control, "--host", host]
+            log = self._directory / "log" / f"agent-{host}.log"
+            self._processes[host] = self._fabric.spawn(host, argv, stdin=self._token, log=log, cwd=self._directory)
+        self._controller.wait_for_agents(hosts, self._connect_timeout_s)
+        programs = {a.rank: (a.host, a.event_path, a.program) for a in assignments.values()}
+        ports = self._controller.load(programs, self._connect_timeout_s)
+        endpoints = [
+            (rank, int(ipaddress.IPv4Address(self._fabric.address(assignments[rank].host))), port)
+            for rank, port in sorted(ports.items())
+        ]
+        self._controller.connect(endpoints, self._connect_timeout_s)
+
+    def race(self, timeout_s: float | None, on_progress: Callable[[Mapping[int, Progress]], None]) -> Race:
+        """Start all ranks at one instant and wait until every one has ended or the first failure stopped the rest."""
+        offsets = self._controller.clock_offsets()
+        start_mono_ns = time.monotonic_ns() + _LEAD_NS
+        self._controller.start(start_mono_ns, offsets)
+        outcome = self._controller.wait_done(timeout_s, on_progress)
+        self._ending = True
+        self._controller.bye()
+        return Race(start_mono_ns, max(offset.error_ns for offset in offsets.values()), outcome)
+
+    def _watch(self) -> None:
+        if self._ending:
+            return
+        for host, process in self._processes.items():
+            code = process.poll()
+            if code is not None and code != 0:
+                raise RunAborted(
+                    f"the agent on {host} ended early with status {code}",
+                    hint=f"See log/agent-{host}.log: {self._tail(host)}",
+                )
+
+    def _tail(self, host: str) -> str:
+        path = self._directory / "log" / f"agent-{host}.log"
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,219 @@
+"""Everything that is decided before the network is touched, and its text for ``dry_run=true``.
+
+`make_plan` reads the configuration and the workload, checks them against the topology, the fabric's capabilities
+and each other, and returns a frozen `Plan`; it raises rather than adjust. `genie.experiment.run` acts on it. The
+only thing it does to the machine is to ask the fabric what is possible here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import genie
+from genie import schema, topology, workload
+from genie.collectives.lower import lower
+from genie.collectives.program import RankProgram
+from genie.engine.encode import EngineSettings, event_capacity
+from genie.engine.predict import Prediction, predict
+from genie.fabric import open_fabric
+from genie.fabric.base import Capabilities
+from genie.faults.plan import FaultPlan, RunFacts, plan_faults
+from genie.results.records import PlanRecord, to_plain
+from genie.schema import ExperimentConfig
+from genie.topology import Topology
+from genie.units import format_bytes, format_ns, format_rate, parse_ns
+from genie.workload.check import CheckedTrace, check
+
+SPIN_NS = 150_000
+"""How long before a deadline a rank spins with ``transport.spin=auto``: measured, sleeping until 150 us before and
+spinning the rest brings the mean timer error from 40 us to below 1 us where cores are free."""
+
+HOP_LATENCY_NS = 30_000
+"""One-way delay of a namespace hop on an idle two-core machine, for predictions only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One experiment, decided. ``host_of_rank[r]`` is where rank r lives; ``hashes`` tell which runs are comparable."""
+
+    config: ExperimentConfig
+    checked: CheckedTrace
+    topology: Topology
+    host_of_rank: tuple[str, ...]
+    programs: tuple[RankProgram, ...]
+    settings: EngineSettings
+    capabilities: Capabilities
+    faults: tuple[FaultPlan, ...]
+    prediction: Prediction | None
+    hashes: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def iterations(self) -> int:
+        """How often the workload is repeated."""
+        return self.settings.iterations
+
+    @property
+    def time_dilation(self) -> float:
+        """Real time over model time: 1 where nothing is dilated."""
+        return float(getattr(self.config.fabric, "time_dilation", 1.0))
+
+    def render(self) -> str:
+        """The plan for people."""
+        return "\n".join(_render(self))
+
+
+def make_plan(config: ExperimentConfig) -> Plan:
+    """Decide one experiment. Raises a GenieError that names what does not fit; touches nothing."""
+    trace = workload.load(config.workload)
+    checked = check(trace)
+    network = topology.build(config.topology)
+    host_of_rank = tuple(topology.place(network, trace.world, config.topology.placement))
+    programs = tuple(lower(checked, config.collective))
+    fabric = open_fabric(config.fabric, network, Path(config.out))
+    capabilities = fabric.capabilities()
+    dilation = float(getattr(config.fabric, "time_dilation", 1.0))
+    facts = RunFacts(
+        packets=getattr(config.fabric, "packets", "bulk"),
+        congestion_control=config.transport.congestion_control,
+        seed=config.seed,
+        time_dilation=dilation,
+        placement=host_of_rank,
+    )
+    faults = plan_faults(config.fault, network, capabilities, facts)
+    settings = EngineSettings(
+        run_id=bytes(16),  # each run has its own; `genie.experiment` fills it in
+        iterations=config.workload.iterations,
+        verify=config.verify,
+        record_messages=config.record.messages,
+        window_messages=config.collective.window_messages,
+        timeout_ns=config.timeout_ns,
+        spin_ns=_spin_ns(config, trace.world),
+        congestion_control=config.transport.congestion_control,
+        connect_timeout_s=parse_ns(config.transport.connect_timeout, key="transport.connect_timeout") // 10**9,
+        sndbuf_bytes=config.transport.sndbuf_bytes,
+        rcvbuf_bytes=config.transport.rcvbuf_bytes,
+        compute_scale_ppm=round(dilation * 1_000_000),
+        seed=config.seed,
+    )
+    rates_bps = _host_rates(network) if capabilities.shaping else {}
+    prediction = predict(programs, host_of_rank, rates_bps, HOP_LATENCY_NS) if rates_bps else None
+    notes = [*trace.notes, *fabric.notes]
+    return Plan(
+        config, checked, network, host_of_rank, programs, settings, capabilities, faults, prediction,
+        _hashes(config), tuple(notes),
+    )  # fmt: skip
+
+
+def _spin_ns(config: ExperimentConfig, ranks: int) -> int:
+    """How long a rank spins before it sleeps. All ranks of these fabrics share this machine's cores, and more ranks
+    than cores that spin would take them from the ones that work.
+    """
+    if config.transport.spin != "auto":
+        return parse_ns(config.transport.spin, key="transport.spin")
+    return SPIN_NS if ranks <= (os.cpu_count() or 1) else 0
+
+
+def _host_rates(network: Topology) -> dict[str, int]:
+    """Egress rate of each host: the sum over its ports."""
+    rates: Counter[str] = Counter()
+    hosts = {node.name for node in network.hosts}
+    for port in network.ports:
+        if port.node in hosts:
+            rates[port.node] += port.model.rate_bps
+    return dict(rates)
+
+
+def _hashes(config: ExperimentConfig) -> dict[str, str]:
+    """What a baseline must share with a run; the fault, the seed's effect on it, and where results go are left out."""
+    mapping = schema.to_mapping(config)
+
+    def digest(*keys: str) -> str:
+        text = json.dumps({key: mapping[key] for key in keys}, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    return {
+        "workload": digest("workload", "seed"),
+        "topology": digest("topology", "fabric"),
+        "transport": digest("transport", "collective", "verify", "record"),
+        "engine": genie.__version__,
+    }
+
+
+def _render(plan: Plan) -> list[str]:
+    config, network = plan.config, plan.topology
+    lines = ["plan (nothing was touched)"]
+    lines += [f"  note: {note}" for note in plan.notes]
+    lines.append(f"ranks: {len(plan.programs)}, {plan.iterations} iterations of workload {config.workload.name}")
+    by_host: dict[str, list[int]] = {}
+    for rank, host in enumerate(plan.host_of_rank):
+        by_host.setdefault(host, []).append(rank)
+    lines += [f"  {host}: rank {', '.join(map(str, ranks))}" for host, ranks in by_host.items()]
+    lines.append(
+        f"topology {network.name}: {len(network.hosts)} hosts, {len(network.nodes) - len(network.hosts)} switches"
+    )
+    shapes = Counter((link.tier, link.a.model.rate_bps, link.b.model.rate_bps) for link in network.links)
+    for (tier, a_bps, b_bps), count in shapes.items():
+        rate = format_rate(a_bps) if a_bps == b_bps else f"{format_rate(a_bps)} / {format_rate(b_bps)}"
+        lines.append(
+            f"  {count} {tier} links of {rate}" + ("" if plan.capabilities.shaping else ", not shaped on this fabric")
+        )
+    lines.append(f"programs: {_program_text(plan.programs)}")
+    records = max(event_capacity(program, plan.settings) for program in plan.programs)
+    lines.append(f"  event records: at most {records} a rank")
+    lines += _prediction_text(plan)
+    if not plan.faults:
+        lines.append("faults: none")
+    lines += [fault.describe() for fault in plan.faults]
+    return lines
+
+
+def _prediction_text(plan: Plan) -> list[str]:
+    found = plan.prediction
+    if found is None:
+        return ["expected healthy iteration: not predicted, this fabric shapes nothing"]
+    how = "every message followed" if found.exact else "large exchanges by their bytes"
+    alone_ns = format_ns(found.busiest_host_ns)
+    sent, busiest = sum(found.sent_bytes), max(found.sent_bytes)
+    floor = f"compute alone {format_ns(max(found.compute_ns))}, wire of {found.busiest_host} alone"
+    return [
+        f"  bytes an iteration: {format_bytes(sent)} in all, {format_bytes(busiest)} by the busiest rank",
+        f"expected healthy iteration: {format_ns(found.iteration_ns)} ({how}; {floor} {alone_ns})",
+    ]
+
+
+def _program_text(programs: tuple[RankProgram, ...]) -> str:
+    counts = {
+        "operators": [len(program.ops) for program in programs],
+        "calls": [len(program.calls) for program in programs],
+        "template steps": [sum(len(template.steps) for _, template in program.templates) for program in programs],
+    }
+    return ", ".join(f"{min(found)} to {max(found)} {what}" for what, found in counts.items()) + " a rank"
+
+
+def plan_record(plan: Plan) -> PlanRecord:
+    """``plan.json`` (docs/run-directory.md)."""
+    config = plan.config
+    return PlanRecord(
+        name=config.label,
+        workload=config.choices["workload"].name,
+        topology=config.choices["topology"].name,
+        transport=config.choices["transport"].name,
+        fabric=config.choices["fabric"].name,
+        iterations=plan.iterations,
+        placement=plan.host_of_rank,
+        ports=tuple(port.name for port in plan.topology.ports),
+        dilation=plan.time_dilation,
+        links=tuple(link.name for link in plan.topology.links),
+        faults=tuple({"name": fault.name, "role": fault.role, "plan": fault.describe()} for fault in plan.faults),
+        collective=to_plain(config.collective),
+        parameters=to_plain(config.workload),
+        predicted_iteration_ns=float(plan.prediction.iteration_ns) if plan.prediction else None,
+        notes=plan.notes,
+    )
