@@ -32,10 +32,13 @@ class Device:
     peak_flops: float
     memory_bytes_per_s: float
 
-    def duration_ns(self, flops: float, memory_bytes: float, *, efficiency: float = 1.0) -> int:
-        """``max(flops / (peak · efficiency), bytes / bandwidth)`` in ns, rounded up (Williams et al., CACM 2009)."""
-        seconds = max(flops / (self.peak_flops * efficiency), memory_bytes / self.memory_bytes_per_s)
-        return math.ceil(seconds * 1e9)
+    def seconds(self, flops: float, memory_bytes: float, *, efficiency: float = 1.0) -> float:
+        """``max(flops / (peak · efficiency), bytes / bandwidth)`` (Williams et al., CACM 2009)."""
+        return max(flops / (self.peak_flops * efficiency), memory_bytes / self.memory_bytes_per_s)
+
+    def duration_ns(self, flops: float, memory_bytes: float) -> int:
+        """`seconds` in ns, rounded up: work never takes no time."""
+        return math.ceil(self.seconds(flops, memory_bytes) * 1e9)
 
 
 DEVICES = {

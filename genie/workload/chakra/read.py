@@ -226,8 +226,11 @@ def _note_counts(trace: Trace, makers: list[Maker]) -> None:
         trace.notes.append(f"{count} messages have no comm_tag: they are matched by order")
     if count := total("rootless"):
         trace.notes.append(f"{count} rooted collectives: Chakra has no root, the communicator's first rank is taken")
-    if any(op.collective is CollectiveKind.ALL_GATHER for rank in trace.ranks for op in rank.operators):
+    kinds = {op.collective for rank in trace.ranks for op in rank.operators if op.per_peer_bytes is None}
+    if CollectiveKind.ALL_GATHER in kinds:
         trace.notes.append("comm_size of all_gather is taken as the shard of each rank (ASTRA-sim's convention)")
+    if CollectiveKind.ALL_TO_ALL in kinds:
+        trace.notes.append("all_to_all is split evenly over its peers: the trace has one size, not one for each peer")
 
 
 def _durations(trace: Trace) -> None:

@@ -165,7 +165,7 @@ def _sniff_protobuf(data: bytes) -> Sniffed:
         return Sniffed(Kind.UNKNOWN, reason="its first message is neither Chakra's metadata nor a node")
     if any((number, 2) in fields for number in (6, 7, 11, 12, 13)):
         return Sniffed(Kind.ET_V2)
-    if any((number, 2) in fields for number in (5, 8, 9, 10)):
+    if any((number, 2) in fields for number in (4, 5, 8, 9, 10)):
         return Sniffed(Kind.ET, headless=True)
     return Sniffed(Kind.ET_V1)
 

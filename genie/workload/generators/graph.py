@@ -26,7 +26,7 @@ class Clock:
 
     def ns(self, flops: int, memory_bytes: int) -> int:
         """``max(flops / (peak · efficiency), bytes / bandwidth) · scale_down``, rounded to whole ns."""
-        seconds = max(flops / (self.device.peak_flops * self.efficiency), memory_bytes / self.device.memory_bytes_per_s)
+        seconds = self.device.seconds(flops, memory_bytes, efficiency=self.efficiency)
         return round(seconds * self.scale_down * 1e9)
 
 
