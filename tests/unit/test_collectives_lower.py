@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from genie.collectives import ALGORITHMS, ROOTED, able
 from genie.collectives.check import check as check_templates
 from genie.collectives.check import check_sizes
 from genie.collectives.config import CollectivesConfig
 from genie.collectives.lower import channels_for, lower
+from genie.engine.encode import Endpoint, EngineSettings, decode, encode
 from genie.errors import ConfigError, PlanError
 from genie.workload.check import check
 from genie.workload.trace import CollectiveKind as Kind
@@ -205,3 +209,60 @@ def test_numbers_out_of_range_are_named(keys, complaint):
 def test_a_buffer_beyond_63_bits_is_refused_by_node():
     with pytest.raises(PlanError, match=r"all_gather 'all_gather 1' \(node 1 of rank 0\)"):
         lower(trace(lambda _: [collective(1, Kind.ALL_GATHER, 2**62)]), CollectivesConfig())
+
+
+@st.composite
+def jobs(draw):
+    """A job of random collectives on random communicators, the same on all their ranks, with a random configuration."""
+    world = draw(st.integers(2, 7))
+    comms = {"": tuple(range(world))}
+    for name in ("a", "b"):
+        comms[name] = tuple(draw(st.permutations(range(world)))[: draw(st.integers(2, world))])
+    operators = [[] for _ in range(world)]
+    for number in range(draw(st.integers(1, 6))):
+        comm, kind = draw(st.sampled_from(sorted(comms))), draw(st.sampled_from(sorted(Kind)))
+        members = comms[comm]
+        size = draw(st.one_of(st.integers(0, 40), st.integers(0, 2**33)))
+        root = draw(st.integers(0, len(members) - 1))
+        uneven = kind is Kind.ALL_TO_ALL and draw(st.booleans())
+        for rank in members:
+            vector = tuple(draw(st.integers(0, 2**33)) for _ in members) if uneven else None
+            total = sum(vector) if vector is not None else 0 if kind is Kind.BARRIER else size
+            deps = tuple(op.id for op in operators[rank][-1:]) if draw(st.booleans()) else ()
+            operators[rank].append(collective(number, kind, total, deps, comm, root if kind in ROOTED else 0, vector))
+    channels = draw(st.integers(1, 4))
+    choices = {
+        kind.value: draw(st.sampled_from(["auto", *(n for n in able(kind) if ALGORITHMS[n].min_channels <= channels)]))
+        for kind in Kind
+    }
+    config = CollectivesConfig(
+        **choices,
+        channels=channels,
+        channel_min_bytes=draw(st.sampled_from([0, 100, 65536])),
+        chunk_bytes=draw(st.integers(2**12, 2**20)),
+        peers_in_flight=draw(st.integers(0, 3)),
+    )
+    ranks = [RankTrace(rank, ops, "made up") for rank, ops in enumerate(operators)]
+    return Trace(ranks, comms), config
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(jobs())
+def test_any_job_lowers_to_calls_that_are_proved_and_blobs_that_agree(drawn):
+    made, config = drawn
+    checked = check(made)
+    programs = lower(checked, config)
+    for call in checked.calls:
+        parts = [next(c for c in programs[rank].calls if c.call_id == call.call_id) for rank in call.ranks]
+        templates = [programs[r].templates[part.template][1] for r, part in zip(call.ranks, parts, strict=True)]
+        check_templates(templates, call.kind, call.root)
+        check_sizes(templates, parts[0].bytes, [part.vector for part in parts], config.chunk_bytes)
+        assert len({(part.bytes, part.chunk_bytes) for part in parts}) == 1
+    blobs = [encode(p, EngineSettings(bytes(16), seed=3), [Endpoint(9)] * made.world) for p in programs]
+    ends = set()
+    for rank, blob in enumerate(blobs):
+        header, sections = decode(blob)
+        assert header["event_capacity"] >= len(programs[rank].ops) + 1
+        for row in sections["connections"]:
+            ends.add((rank, int(row["peer"]), int(row["channel"])))
+    assert all((peer, rank, channel) in ends for rank, peer, channel in ends)

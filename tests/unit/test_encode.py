@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,3 +199,11 @@ def test_empty_and_chained_programs_encode():
         encode(RankProgram(0, 1, chain, (Lane("c", False),), (), (), {"": (0,)}), SETTINGS, [Endpoint(1)])
     )
     assert np.array_equal(sections["out_edges"], np.arange(1, 1000))
+
+
+def test_a_small_program_is_packed_as_it_always_was():
+    """The golden blob is for engines too: what reads it must not notice a change of this side."""
+    blob = encode(job(3)[2], SETTINGS, [Endpoint(0x0A000001, 7001), Endpoint(0x0A000002), Endpoint(0x0A000003)])
+    golden = Path(__file__).parents[1] / "golden" / "program_rank2_of_3.hex"
+    lines = [blob[at : at + 16].hex(" ", 4) for at in range(0, len(blob), 16)]
+    assert "\n".join(lines) + "\n" == golden.read_text()
