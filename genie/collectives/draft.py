@@ -10,6 +10,7 @@ another call sent on the same connection.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from genie.collectives.program import Need, NeedMode, Size, SizeKind, Step, StepKind, Template
 
@@ -60,8 +61,9 @@ class Draft:
         return Template(self._algorithm, self.rank, self.ranks, self.channels, tuple(self._steps))
 
 
+@lru_cache(maxsize=1 << 16)
 def block(index: int, of: int) -> Size:
-    """Block ``index`` of ``of`` equal parts."""
+    """Block ``index`` of ``of`` equal parts. Sizes are shared: all ranks of a ring name the same ones."""
     return Size(SizeKind.BLOCK, index, of)
 
 
