@@ -29,7 +29,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from genie.argv import GROUPS, CommandLine, quoted
+from genie.argv import GROUPS, CommandLine, Override, quoted
 from genie.errors import ConfigError
 from genie.paths import conf_dir, user_conf_dirs
 from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, Choice, refuse_code, suggestion
@@ -210,15 +210,21 @@ def _translated(error: Exception, line: CommandLine) -> ConfigError:
                 f"there is no {group} '{name}'{suggestion(name, choices_of(group, line.config_dirs))}", key=group
             )
     if isinstance(error, OverrideParseException):
-        typed = error.override.removeprefix("++")
-        return ConfigError(
-            f"'{typed}' cannot be read: {_sentence(error)}", hint="""text with special characters: 'key="value"'"""
-        )
+        typed = next((o.text for o in line.overrides if not _is_readable(o)), error.override)
+        return ConfigError(f"'{typed}' cannot be read", hint="""text with special characters: 'key="value"'""")
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return ConfigError(f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}")
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     return ConfigError(_sentence(cause), key=str(getattr(cause, "full_key", "") or ""))
+
+
+def _is_readable(override: Override) -> bool:
+    try:
+        OverridesParser.create().parse_override(override.text)
+    except OverrideParseException:
+        return False
+    return True
 
 
 def _sentence(error: BaseException) -> str:
