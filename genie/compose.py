@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from genie.paths import conf_dir, user_conf_dirs
 from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, Choice, refuse_code, suggestion
 
 _VERSION_BASE = "1.3"
+# Hydra 1.4 wants this argument gone, 1.3 wants it given.
+warnings.filterwarnings("ignore", message="The version_base parameter is deprecated")
 _FOREIGN = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError)
 _HYDRA_CODE = re.compile(r"hydra\._internal\.core_plugins\.[\w.]+|hydra_plugins\.[\w.]+|logging\.[\w.]+")
 
@@ -222,7 +225,7 @@ def _translated(error: Exception, line: CommandLine) -> ConfigError:
 def _is_readable(override: Override) -> bool:
     try:
         OverridesParser.create().parse_override(override.text)
-    except OverrideParseException:
+    except HydraException:
         return False
     return True
 
