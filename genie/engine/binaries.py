@@ -13,6 +13,7 @@ from pathlib import Path
 from genie.errors import EnvironmentUnfit
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+_INSTRUMENTED = frozenset({"native-asan", "native-tsan", "native-fuzz"})  # slow on purpose, never measured with
 _BUILD_PATTERNS = ("build/{name}", "build/*/{name}", "build/*/*/{name}", "native/build/{name}", "native/build/*/{name}")
 
 
@@ -21,7 +22,8 @@ def _candidates(name: str) -> Iterator[Path]:
     checkout = _PACKAGE.parent
     if (checkout / "pyproject.toml").is_file():
         built = [path for pattern in _BUILD_PATTERNS for path in checkout.glob(pattern.format(name=name))]
-        yield from sorted((path for path in built if path.is_file()), key=lambda path: -path.stat().st_mtime)
+        usable = [path for path in built if path.is_file() and not _INSTRUMENTED.intersection(path.parts)]
+        yield from sorted(usable, key=lambda path: -path.stat().st_mtime)
 
 
 def find_binary(name: str) -> Path:
