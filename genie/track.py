@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -31,6 +32,14 @@ from genie.schema import MlflowConfig
 POINTS_MOST = 1000
 ROWS_MOST = 50
 PORTS_MOST = 64
+GLANCE = "at_a_glance"
+GLANCE_NAMES = (
+    "iteration_time_median_ms",
+    "iteration_time_p99_ms",
+    "exposed_comm_median_ms",
+    "slowdown_median_ratio",
+    "slowdown_p99_ratio",
+)
 KEY_MOST, PARAM_MOST, TAG_MOST = 250, 6000, 5000
 _NAME = re.compile(r"[^A-Za-z0-9_\-. /:]+")
 _STATUS = {"finished": "FINISHED", "invalid": "FAILED", "aborted": "FAILED"}
@@ -192,7 +201,11 @@ class _Store:
         self.client.set_tag(run_id, "mlflow.note.content", _cut(note, TAG_MOST, "the run directories"))
         self.client.log_text(run_id, note, "sweep.md")
         self.client.set_terminated(run_id, status="FINISHED")
-        return self._logged(run_id)
+        # sorted by time the page folds nested runs below their parent and then draws nothing; sorted by a metric it
+        # shows them side by side
+        wanted, order = quote(f"tags.`mlflow.parentRunId` = '{run_id}'"), quote("metrics.`iteration_time_median_ms`")
+        view = f"workflowType=machine_learning&compareRunsMode=CHART&orderByKey={order}&orderByAsc=true"
+        return self._logged(run_id, f"runs?{view}&searchFilter={wanted}")
 
     def _find(self, tag: str, value: str) -> list[Any]:
         quoted = value.replace("'", "\\'")
@@ -200,16 +213,16 @@ class _Store:
             self.client.search_runs([self.experiment_id], filter_string=f"tags.`{tag}` = '{quoted}'", max_results=10)
         )
 
-    def _logged(self, run_id: str) -> Logged:
-        page = f"/#/experiments/{self.experiment_id}/runs/{run_id}"
+    def _logged(self, run_id: str, view: str = "") -> Logged:
+        page = f"/#/experiments/{self.experiment_id}/{view or f'runs/{run_id}'}"
         if self.uri.startswith(("http://", "https://")):
-            look = f"open {self.uri.rstrip('/')}{page}"
+            look = f"open '{self.uri.rstrip('/')}{page}'"
         elif self.uri.startswith("databricks"):
             look = f"run {run_id} at {self.uri}"
         else:
             # only the full package has the web page; the base install writes without it
             need = "" if importlib.util.find_spec("flask") else "pip install 'genie-fabric[ui]' && "
-            look = f"{need}mlflow ui --backend-store-uri {self.uri}, then open http://127.0.0.1:5000{page}"
+            look = f"{need}mlflow ui --backend-store-uri {self.uri}, then open 'http://127.0.0.1:5000{page}'"
         return Logged(self.uri, run_id, self.experiment_id, look)
 
 
@@ -304,7 +317,7 @@ def _metrics(judgement: Judgement, started_ms: int) -> Iterator[Any]:
         "exposed_comm_ms": judgement.metrics.exposed_ns,
         "compute_ms": judgement.metrics.compute_ns,
     }
-    for name, values in series.items():
+    for name, values in {f"{GLANCE}/iteration_time_ms": found.each_ns, **series}.items():
         for step in downsample(len(values)):
             yield Metric(name, values[step] / 1e6, started_ms + step, judgement.metrics.warmup + step)
 
@@ -324,8 +337,8 @@ def headline(judgement: Judgement) -> dict[str, float]:
     def estimate(name: str, value: Estimate | None, scale: float) -> None:
         if value is not None:
             values[name] = value.value / scale
-            values[f"ci/{name}_low"] = value.low / scale
-            values[f"ci/{name}_high"] = value.high / scale
+            values[f"uncertainty/{name}_low"] = value.low / scale
+            values[f"uncertainty/{name}_high"] = value.high / scale
 
     if metrics.iteration:
         estimate("iteration_time_median_ms", metrics.iteration.median, 1e6)
@@ -361,4 +374,6 @@ def headline(judgement: Judgement) -> dict[str, float]:
     for rank in metrics.ranks[:PORTS_MOST]:
         values[f"rank/{rank.rank}/exposed_comm_median_ms"] = rank.exposed_ns / 1e6
         values[f"rank/{rank.rank}/lateness_mean_us"] = rank.lateness_ns / 1e3
+    # the page shows groups by name, metrics without one last: the numbers that people look for first are there twice
+    values |= {f"{GLANCE}/{name}": values[name] for name in GLANCE_NAMES if name in values}
     return {_key(name): float(value) for name, value in values.items() if value is not None and not math.isnan(value)}
