@@ -201,7 +201,10 @@ def _topological(rank: RankTrace, needs: list[tuple[int, ...]]) -> list[int]:
 
 
 def find_loop(waits: dict[int, list[int]]) -> list[int]:
-    """A cycle of ``waits`` (node to what it waits for, never empty): each waits for the next, the last for the first."""
+    """A cycle of ``waits`` (node to its non-empty list of nodes it waits for): each waits for the next.
+
+    The same input gives the same cycle.
+    """
     node = min(waits)
     place: dict[int, int] = {}
     path: list[int] = []

@@ -28,11 +28,11 @@ _REFUSALS = {
     ),
     Kind.PYTORCH_HOST: (
         "it records which operators the host issued, but neither how long they took nor which kernels ran",
-        "link it with its Kineto trace (chakra_trace_link), then convert it (chakra_converter PyTorch)",
+        "link it with the Kineto trace of the same run (chakra_trace_link); the linked trace can be replayed",
     ),
     Kind.KINETO: (
         "it is a timeline of what ran, without dependencies between operators",
-        "link it with the execution trace of the same run (chakra_trace_link), then convert (chakra_converter PyTorch)",
+        "link it with the execution trace of the same run (chakra_trace_link); the linked trace can be replayed",
     ),
     Kind.MSCCL: (
         "it is the algorithm of one collective, not a workload",
