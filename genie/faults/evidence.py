@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genie.faults.plan import PPB, Change, FaultPlan
+from genie.faults.plan import PPB, Change, FaultPlan, fabric_variables
 from genie.units import format_rate
 
 RATE_WINDOW_NS = 100_000_000
@@ -136,10 +136,6 @@ def peak_rate_bps(samples: npt.NDArray[Any], window_ns: int = RATE_WINDOW_NS) ->
     rates = (sent[ends] - sent[starts]) * 8e9 / spans
     best = int(np.argmax(rates))
     return float(rates[best]), int(spans[best])
-
-
-def _read_nothing(plan: FaultPlan, change: Change) -> tuple[str, ...]:
-    return ()
 
 
 # ---- a shaper at another rate -----------------------------------------------------------------------------------
@@ -273,7 +269,7 @@ def is_plausible_count(count: int, trials: int, chance: float, alpha: float = BI
     Chernoff's bound (Hoeffding 1963, theorem 1): P(as far out as count) ≤ 2·exp(-n·KL(count/n ‖ chance)).
     """
     if trials == 0 or count > trials:
-        return count == 0 == trials or count <= trials
+        return count == 0
     seen = count / trials
     divergence = 0.0
     for observed, wanted in ((seen, chance), (1 - seen, 1 - chance)):
@@ -299,6 +295,28 @@ def _drop_counters(text: str, chain: str) -> tuple[int, int, int] | None:
 # ---- marking off --------------------------------------------------------------------------------------------------
 
 
+# Finds the interface's index in its namespace, then asks for its marker; all names arrive as arguments.
+_SHOW_MARKER = 'line=$(ip -o link show dev "$2") && exec "$0" marker get --map "$1" --ifindex "${line%%:*}"'
+
+
+def _read_marker(plan: FaultPlan, change: Change) -> tuple[str, ...]:
+    if plan.marker == "red":
+        return ("tc", "-j", "qdisc", "show", "dev", change.interface)
+    told = fabric_variables(plan.marker)
+    return ("sh", "-c", _SHOW_MARKER, told["genie_tool"], told["genie_marker_map"], change.interface)
+
+
+def _is_marking(plan: FaultPlan, text: str) -> bool | None:
+    """What the read-back says; None where it says nothing."""
+    try:
+        told = json.loads(text)
+        if plan.marker == "red":
+            return any(queue.get("kind") == "red" for queue in told)
+        return bool(told["enabled"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
     checks: list[Check] = []
     facts: dict[str, float] = {}
@@ -307,12 +325,14 @@ def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], di
     for change in plan.changes:
         port = change.port.name
         kmin = change.port.model.ecn.kmin_bytes if change.port.model.ecn else 0
-        enabled = observed.after.get(port, {}).get("marker_enabled")
-        if enabled is not None:
-            checks.append(Check(f"marker of {port} at the end", "off", "on" if enabled else "off", not enabled))
-        marked = observed.risen(port, "ce_marked")
-        found = "not recorded" if marked is None else str(marked)
-        checks.append(Check(f"packets marked CE by {port}", "0", found, marked == 0))
+        enabled = _is_marking(plan, observed.texts.get(("marking_off", port), ""))
+        if plan.marker != "red":  # without its red a port has no counter of marks, and nothing that could mark
+            marked = observed.risen(port, "ce_marked")
+            found = "not recorded" if marked is None else str(marked)
+            checks.append(Check(f"packets marked CE by {port}", "0", found, marked == 0))
+        why = observed.failures.get(("marking_off", port), "not recorded")
+        said = {None: why, True: "on", False: "off"}[enabled]
+        checks.append(Check(f"marker of {port} at the end", "off", said, enabled is False))
         samples = observed.of_port(change.index)
         if samples is None:
             checks.append(Check(f"queue of {port}", "recorded", "no samples", False))
@@ -352,5 +372,5 @@ def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], di
 RULES: dict[str, Rule] = {
     "rate_capped": Rule(_read_shaper, _judge_rate),
     "drops_binomial": Rule(_read_drops, _judge_drops),
-    "marking_off": Rule(_read_nothing, _judge_marking),
+    "marking_off": Rule(_read_marker, _judge_marking),
 }

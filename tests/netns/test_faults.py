@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from genie.engine.binaries import find_binary
 from genie.errors import RunAborted
 from genie.fabric.config import NetnsConfig
-from genie.fabric.netns import NetnsFabric
+from genie.fabric.netns import MARKER_MAP, NetnsFabric
 from genie.fabric.probe import probe
 from genie.faults.config import FaultConfig
 from genie.faults.journal import read_journal
@@ -64,8 +65,11 @@ def state(fabric: NetnsFabric, topology: Topology) -> dict[str, Any]:
     for node in topology.nodes:
         queues = json.loads(fabric.run(node.name, ["tc", "-j", "-r", "qdisc", "show"]).stdout)
         found[node.name] = [queues, fabric.run(node.name, ["nft", "list", "ruleset"]).stdout]
-    for port in topology.ports:
-        found[port.name] = fabric.counters()[port.name].get("marker_enabled")
+    if fabric.capabilities().marker == "bpf":
+        for port in topology.ports:
+            index = str(fabric.plan.interface(port.name).ifindex)
+            argv = [str(find_binary("genie-port")), "marker", "get", "--map", MARKER_MAP, "--ifindex", index]
+            found[port.name] = json.loads(fabric.run("", argv).stdout)["enabled"]
     return found
 
 
