@@ -44,20 +44,23 @@ def explain_refusal(step: str, number: int) -> EnvironmentUnfit:
     said = f"{step} failed: {os.strerror(number)}"
     if "user" in step or "uid_map" in step or (number in (errno.EPERM, errno.EACCES) and os.geteuid() != 0):
         if number == errno.ENOSPC or _read_setting("user/max_user_namespaces") == "0":
-            cause, remedy = "user.max_user_namespaces is 0 or used up", "sysctl -w user.max_user_namespaces=10000"
+            cause = "user.max_user_namespaces is 0 or used up"
+            remedy = "sysctl -w user.max_user_namespaces=10000, or run as root"
         elif _read_setting("kernel/unprivileged_userns_clone") == "0":
-            cause, remedy = "kernel.unprivileged_userns_clone=0", "sysctl -w kernel.unprivileged_userns_clone=1"
+            cause = "kernel.unprivileged_userns_clone=0"
+            remedy = "sysctl -w kernel.unprivileged_userns_clone=1, or run as root"
         elif _read_setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
             cause = "kernel.apparmor_restrict_unprivileged_userns=1 takes a user namespace's rights away"
-            remedy = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+            remedy = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or run as root"
         elif number in (errno.ENOSYS, errno.EINVAL):
             cause, remedy = "this kernel has no user namespaces (CONFIG_USER_NS)", "run as root"
+        elif "uid_map" in step and os.geteuid() == 0:
+            cause = "this root has neither CAP_SYS_ADMIN nor CAP_SETFCAP, as in some containers"
+            remedy = "run as an ordinary user, or start the container with --privileged"
         else:
             cause = "a seccomp or LSM policy forbids it, as container runtimes do by default"
-            remedy = "run as root, or start the container with --privileged"
-        return EnvironmentUnfit(
-            f"no private network here: {said}; {cause}", hint=f"as root: {remedy}; or run as root; or {_WAY_OUT}"
-        )
+            remedy = "start the container with --privileged, or run on the machine itself"
+        return EnvironmentUnfit(f"no private network here: {said}; {cause}", hint=f"{remedy}; or {_WAY_OUT}")
     if number == errno.ENOSPC:
         kinds = "max_net_namespaces, user.max_pid_namespaces or user.max_mnt_namespaces"
         return EnvironmentUnfit(

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ pytestmark = [
 ]
 CHECKOUT = Path(__file__).resolve().parents[2]
 SEED = 20
+TC = shutil.which("tc", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or "tc"
 
 RUNNER = """
 import sys, time
@@ -48,7 +50,7 @@ def _machine_state() -> dict[str, object]:
         "mounts": Path("/proc/self/mountinfo").read_text(),
         "run": sorted(entry.name for entry in Path("/run").iterdir()),
         "netns": sorted(Path("/run/netns").iterdir()) if Path("/run/netns").exists() else [],
-        "queues": subprocess.run(["tc", "qdisc", "show"], capture_output=True, text=True, check=True).stdout,
+        "queues": subprocess.run([TC, "qdisc", "show"], capture_output=True, text=True, check=True).stdout,
     }
 
 
@@ -71,7 +73,7 @@ def _start_runner(directory: Path, tag: str) -> subprocess.Popen[str]:
         [sys.executable, "-c", RUNNER, str(directory)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "GENIE_TEST_TAG": tag, "PYTHONPATH": str(CHECKOUT)},
+        env={**os.environ, "GENIE_TEST_TAG": tag, "PYTHONPATH": f"{CHECKOUT}:{os.environ.get('PYTHONPATH', '')}"},
     )
 
 

@@ -34,12 +34,14 @@ MARKER_SOURCE = Path(__file__).parents[2] / "native" / "bpf" / "marker.c"
             "kernel.apparmor_restrict_unprivileged_userns=1 takes", id="Ubuntu's AppArmor",
         ),
         pytest.param("unshare(user)", errno.EPERM, {}, "a seccomp or LSM policy forbids it", id="a container"),
+        pytest.param("write /proc/self/uid_map", errno.EPERM, {}, "CAP_SYS_ADMIN nor CAP_SETFCAP", id="a bare root"),
         pytest.param("unshare(user)", errno.EINVAL, {}, "CONFIG_USER_NS", id="a kernel without"),
         pytest.param("unshare(mount, pid, net)", errno.ENOSPC, {}, "max_net_namespaces", id="no network namespaces"),
     ],
 )  # fmt: skip
 def test_a_refused_system_call_is_explained_with_the_way_out(monkeypatch, step, number, settings, words):
     monkeypatch.setattr(client, "_read_setting", lambda path: settings.get(path, ""))
+    monkeypatch.setattr(client.os, "geteuid", lambda: 0)
     error = client.explain_refusal(step, number)
     assert words in str(error)
     assert step in str(error)
