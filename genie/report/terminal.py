@@ -1,7 +1,7 @@
 """The report that people see in the terminal: verdict first, then numbers, then where everything is.
 
 `genie.experiment` prints it after a run, ``genie report RUN_DIR`` again at any later time. Made from the run directory
-alone; measures nothing. Fits 80 columns and reads the same without colour.
+alone. Fits 80 columns and reads the same without colour.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from genie.errors import GenieError
 from genie.results.collectives import CollectiveRow
-from genie.results.compare import Comparison, Judgement, load_judgement
+from genie.results.compare import Comparison, Judgement, judge_and_store, load_judgement
 from genie.results.metrics import Metrics
 from genie.results.records import FaultOutcome, PlanRecord
 from genie.results.rundir import RunDir
@@ -42,7 +42,7 @@ WIDTH_LEAST = 80
 def render(run: RunDir, *, width: int | None = None, color: bool = False) -> str:
     """The report as text; with ANSI colours where ``color``. ``width`` None: the terminal's, at least 80 columns.
 
-    Raises GenieError for a run that was never measured.
+    Raises GenieError for a run that still goes on, or ended before it had a plan.
     """
     columns = max(WIDTH_LEAST, width or min(shutil.get_terminal_size((WIDTH_LEAST, 24)).columns, 120))
     out = io.StringIO()
@@ -56,13 +56,7 @@ def render(run: RunDir, *, width: int | None = None, color: bool = False) -> str
 
 def print_report(console: Console, run: RunDir) -> None:
     """The report on a console of the caller's own. Paths and commands are never folded: people copy them."""
-    judgement = load_judgement(run)
-    if judgement is None:
-        status, why = run.status
-        raise GenieError(
-            f"{run.path} was never measured: the run is {status}{f' ({why})' if why else ''}",
-            hint=f"measure it now: genie report {run.path} --measure",
-        )
+    judgement = load_judgement(run) or _measure_late(run)
     plan, metrics = run.plan, judgement.metrics
     parts: list[RenderableType] = [_verdict_line(judgement), Text(_subtitle(run, plan)), Text("")]
     parts.append(_headline(metrics, judgement.comparison, plan))
@@ -81,6 +75,14 @@ def print_report(console: Console, run: RunDir) -> None:
     console.print(Group(*parts, Text("")))
     for line in _places(run):
         console.print(line, soft_wrap=True)
+
+
+def _measure_late(run: RunDir) -> Judgement:
+    """A run that died before it was measured is measured when somebody asks for its report."""
+    status, _ = run.status
+    if status in ("created", "running"):
+        raise GenieError(f"{run.path} is {status}: there is no report before it ends")
+    return judge_and_store(run, runs_root=run.path.parent)
 
 
 def _verdict_line(judgement: Judgement) -> Text:

@@ -267,7 +267,7 @@ def _why_invalid(
         if why:
             return f"fault {fault.name}: {why}"
         if fault.twin_counter and twin is not None:
-            seen = getattr(twin.fabric, fault.twin_counter)
+            seen = getattr(twin.fabric, fault.twin_counter, None)
             if not seen:
                 said = "was not counted" if seen is None else "is 0"
                 return f"fault {fault.name}: {fault.twin_counter} {said} in the healthy twin too, so it changed nothing"

@@ -7,14 +7,13 @@ agreed start T. A number that was not recorded is None, never 0; what makes numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.lib.recfunctions as recfunctions
 import numpy.typing as npt
 
-from genie.engine.wire import EventType
+from genie.engine.wire import EVENT, EventType
 from genie.errors import GenieError
 from genie.results import statistics
 from genie.results.collectives import SEND_RECV, CollectiveRow, call_facts, collective_rows, instances
@@ -191,22 +190,25 @@ def measure(run: RunDir) -> Metrics:
     )
 
 
-def load_records(run: RunDir, plan: PlanRecord) -> JobRecords:
-    """Events of all ranks. With one clock all are relative to the earliest start, else each to its own host's T."""
+def load_records(run: RunDir, plan: PlanRecord, kinds: Sequence[EventType] = ()) -> JobRecords:
+    """Events of all ranks, or of some ``kinds`` only. With one clock all are relative to the earliest start, else each
+    to its own host's T.
+    """
     found = {rank: run.events(rank) for rank in range(plan.world)}
     present = {rank: events for rank, events in found.items() if events is not None and events.start_mono_ns > 0}
     starts = {rank: int(events.start_mono_ns) for rank, events in present.items()}
     if plan.one_clock and starts:
         starts = dict.fromkeys(starts, min(starts.values()))
-    parts = []
-    for rank, events in present.items():
-        part = recfunctions.append_fields(
-            events.records, "rank", np.full(len(events.records), rank, dtype=np.uint32), usemask=False
-        )
-        for name in ("t0_ns", "t1_ns", "t2_ns"):
-            part[name] -= starts[rank]
-        parts.append(part)
-    records = np.concatenate(parts) if parts else np.zeros(0, dtype=_EMPTY)
+    parts = {rank: np.asarray(events.records) for rank, events in present.items()}
+    if kinds:
+        parts = {rank: part[np.isin(part["type"], kinds)] for rank, part in parts.items()}
+    records = np.empty(sum(map(len, parts.values())), dtype=_RECORD)
+    end = 0
+    for rank, part in parts.items():
+        own = records[end : (end := end + len(part))]
+        for name in part.dtype.names or ():
+            own[name] = part[name] - starts[rank] if name in _TIMES else part[name]
+        own["rank"] = rank
     return JobRecords(
         records=records,
         start_mono_ns=starts,
@@ -218,11 +220,8 @@ def load_records(run: RunDir, plan: PlanRecord) -> JobRecords:
     )
 
 
-_EMPTY = np.dtype(
-    [("type", "<u2"), ("channel", "<u2"), ("iteration", "<u4"), ("op", "<u4"), ("peer", "<u4"), ("bytes", "<u8"),
-     ("t0_ns", "<i8"), ("t1_ns", "<i8"), ("t2_ns", "<i8"), ("call_id", "<u4"), ("message", "<u4"), ("seq", "<u8"),
-     ("rank", "<u4")]
-)  # fmt: skip
+_TIMES = ("t0_ns", "t1_ns", "t2_ns")
+_RECORD = np.dtype([*EVENT.descr, ("rank", "<u4")])
 
 
 def _iteration_ends(job: JobRecords, plan: PlanRecord) -> tuple[Floats, Floats, Floats]:

@@ -279,10 +279,6 @@ class FaultOutcome:
         return f"{said}: {failed.what}: expected {failed.expected}, found {failed.found}" if failed else said
 
 
-TWIN_COUNTERS = {"ecn_off": "ce_marked"}
-"""Role → fabric total that the healthy twin must show (see `FaultOutcome.twin_counter`)."""
-
-
 def fault_outcomes(session: FaultSession, evidence: Sequence[EvidenceRecord]) -> tuple[FaultOutcome, ...]:
     """What became of each fault of a session, after `revert`. ``evidence`` is what `FaultSession.evidence` gave; a
     fault without it (the run was aborted) counts as not in effect.
@@ -306,7 +302,7 @@ def fault_outcomes(session: FaultSession, evidence: Sequence[EvidenceRecord]) ->
                 if proof
                 else (),
                 facts=dict(proof.facts) if proof else {},
-                twin_counter=TWIN_COUNTERS.get(plan.role, ""),
+                twin_counter=plan.mechanism.twin_counter,
                 hypothesis=plan.hypothesis,
                 problem="; ".join(f"could not be reverted: {r.message}" for r in reverts if not r.ok),
             )

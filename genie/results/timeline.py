@@ -49,7 +49,7 @@ class Timeline:
 def write_timeline(run: RunDir, *, most_slices: int = MOST_SLICES) -> Timeline:
     """Write ``timeline.json.gz``. Raises GenieError where the run's files are missing or damaged."""
     plan = run.plan
-    job = load_records(run, plan)
+    job = load_records(run, plan, (EventType.OPERATOR, EventType.ITERATION))
     notes: list[str] = []
     last = _last_iteration(job, most_slices)
     if last is not None:

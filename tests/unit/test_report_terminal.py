@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import replace
@@ -91,9 +92,26 @@ def test_colour_changes_nothing_but_colour(tmp_path):
     assert stripped == render(run, width=100)
 
 
-def test_a_run_that_was_never_measured_says_what_to_do(tmp_path):
-    with pytest.raises(GenieError, match="never measured"):
-        render(make_run(tmp_path))
+def test_a_run_that_died_before_it_was_measured_is_measured_now(tmp_path):
+    run = make_run(tmp_path)
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    (run.path / "manifest.json").write_text(json.dumps({**manifest, "status": "running", "pid_start": 1}))
+    assert render(run).startswith("INVALID  the run was aborted: the process that ran it is gone")
+    assert run.manifest.verdict == "invalid"
+
+
+def test_a_run_that_goes_on_has_no_report_yet(tmp_path):
+    run = make_run(tmp_path)
+    run.mark_running()
+    with pytest.raises(GenieError, match="is running: there is no report before it ends"):
+        render(run)
+
+
+def test_a_run_that_ended_before_its_plan_says_so(tmp_path):
+    run = make_run(tmp_path, status="aborted")
+    (run.path / "plan.json").unlink()
+    with pytest.raises(GenieError, match="the run ended before it was written"):
+        render(run)
 
 
 def test_golden_nccl_table(tmp_path):

@@ -202,7 +202,7 @@ def test_a_planned_fault_without_a_record_is_invalid(tmp_path):
 
 
 ECN_OFF = FaultOutcome(
-    "ecn_off", "ecn_off", ("leaf0/spine0",), 1, 2, "in_effect", True, (Check("CE", "0", "0", True),), {}, "ce_marked"
+    "ecn_off", "port_ecn", ("leaf0/spine0",), 1, 2, "in_effect", True, (Check("CE", "0", "0", True),), {}, "ce_marked"
 )
 
 

@@ -198,7 +198,15 @@ def test_outcomes_of_faults_come_from_the_session():
     from types import SimpleNamespace as Like
 
     session = Like(
-        plans=(Like(name="ecn_off", role="ecn_off", ports=(Like(name="leaf0/spine0"),), hypothesis="tail grows"),),
+        plans=(
+            Like(
+                name="ecn_off",
+                role="port_ecn",
+                ports=(Like(name="leaf0/spine0"),),
+                hypothesis="tail grows",
+                mechanism=Like(twin_counter="ce_marked"),
+            ),
+        ),
         records=[Like(fault="ecn_off", action="reverted", ok=True, message="")],
         windows=lambda: (Like(fault="ecn_off", started_ns=5, ended_ns=9),),
     )
