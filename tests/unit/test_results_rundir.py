@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -237,3 +238,28 @@ def test_every_file_of_a_run_is_documented(tmp_path):
     for path in run.path.iterdir():
         name = path.name + "/" if path.is_dir() else path.name
         assert f"`{name}" in document, name
+
+
+@pytest.mark.parametrize("moment_ms", [0, 7, 20])
+def test_whatever_moment_a_writer_is_killed_at_every_file_is_whole(tmp_path, moment_ms):
+    code = (
+        "import sys; from pathlib import Path; from genie.results.rundir import RunDir, HostRecord\n"
+        "run = RunDir.open(Path(sys.argv[1])); n = 0\n"
+        "while True:\n"
+        "    n += 1\n"
+        "    run.write_results({'numbers': list(range(20000)), 'n': n})\n"
+        "    run.write_host(HostRecord(n)); run.mark_running(); run.append_journal('turn', n=n)\n"
+        "    if n == 1: print('going', flush=True)\n"
+    )
+    run = create(tmp_path)
+    child = subprocess.Popen([sys.executable, "-c", code, str(run.path)], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    time.sleep(moment_ms / 1000)
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert len(run.results()["numbers"]) == 20000
+    assert run.host().cores >= 1
+    assert RunDir.open(run.path).manifest.status == "running"
+    lines = (run.path / "journal.jsonl").read_bytes().split(b"\n")
+    assert all(json.loads(line) for line in lines[:-1])
