@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +23,7 @@ from genie.fabric.probe import probe
 from genie.faults.config import FaultConfig
 from genie.faults.journal import read_journal
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
+from genie.faults.revert import settle
 from genie.faults.session import FaultSession
 from genie.results.ports import read_ports
 from genie.topology import SingleSwitchConfig, build
@@ -78,7 +83,7 @@ def race(fabric: NetnsFabric, folder: Path, size: int, senders: tuple[str, ...] 
     log = folder / "serve.log"
     server = fabric.spawn("h1", [sys.executable, str(TRAFFIC), "serve", "0.0.0.0", "5001"], stdin=b"", log=log)
     while "listening" not in (log.read_text() if log.exists() else ""):
-        assert server.poll() is None
+        assert server.poll() is None, log.read_text()
     before = fabric.counters()
     sampler = fabric.start_sampler(folder / "ports.smp", 5_000_000)
     argv = [sys.executable, str(TRAFFIC), "send", fabric.address("h1"), "5001", str(size), "2"]
@@ -257,3 +262,45 @@ def test_values_reach_no_shell_and_no_template(
     with pytest.raises(RunAborted, match="phase precondition"):
         session(fabric, (wrong,), tmp_path).apply()
     assert not mark.exists()
+
+
+_RUNNER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_faults as t
+from genie.fabric.netns import NetnsFabric
+from genie.fabric.config import NetnsConfig
+folder = Path(sys.argv[2])
+topology = t.build(t.SingleSwitchConfig(hosts=3, host_rate="50Mbps"))
+fabric = NetnsFabric(NetnsConfig(), topology, folder)
+fabric.build()
+faults = t.session(fabric, t.planned(fabric, topology, slow=t.slow("tier=host")), folder)
+faults.apply()
+print("applied", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("moment", ["owner", "intent", "applied"])
+def test_kill_9_of_the_runner_leaves_a_journal_that_settles(tmp_path: Path, moment: str) -> None:
+    """The runner dies as soon as a record of this kind is in the journal; the fabric goes with it."""
+    journal = tmp_path / "faults.journal"
+    argv = [sys.executable, "-c", _RUNNER, str(Path(__file__).parent), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    runner = subprocess.Popen(argv, stdin=subprocess.PIPE, env=environment)
+    try:
+        while not journal.exists() or f'"kind": "{moment}"' not in journal.read_text():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"the runner ended by itself with {runner.wait(0.01)}")
+    finally:
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+        assert runner.stdin is not None
+        runner.stdin.close()
+    outcome = settle(journal)
+    while outcome.state == "open" and "still ending" in outcome.message:
+        outcome = settle(journal)
+    assert outcome.state == ("clean" if moment == "owner" else "closed"), outcome.message
+    assert read_journal(journal).opened == ()
+    assert settle(journal).state == "clean"
