@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 plan: Callable[[schema.ExperimentConfig], Plan] = make_plan
 
 DEFAULT_SAMPLE_INTERVAL_NS = 10_000_000
+LISTEN_PORT = 7000
+"""Rank r of a seeded run listens on this plus r: with its source ports, so that ECMP gives the same paths again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ def _agents(plan: Plan, directory: RunDir, fabric: Fabric, say: Narrator) -> Age
 
 
 def _assignments(plan: Plan, directory: RunDir, fabric: Fabric) -> dict[int, Assignment]:
-    base_port = plan.config.transport.base_port
+    base_port = plan.config.transport.base_port or (LISTEN_PORT if plan.settings.seed is not None else 0)
     endpoints = [
         Endpoint(int(ipaddress.IPv4Address(fabric.address(host))), base_port + rank if base_port else 0)
         for rank, host in enumerate(plan.host_of_rank)

@@ -75,7 +75,8 @@ def make_plan(config: ExperimentConfig) -> Plan:
     checked = check(trace)
     network = topology.build(config.topology)
     host_of_rank = tuple(topology.place(network, trace.world, config.topology.placement))
-    programs = tuple(lower(checked, config.collective))
+    streams = getattr(config.workload, "streams", "merged")
+    programs = tuple(lower(checked, config.collective, streams=streams))
     fabric = open_fabric(config.fabric, network, Path(config.out))
     capabilities = fabric.capabilities()
     dilation = float(getattr(config.fabric, "time_dilation", 1.0))
@@ -100,7 +101,8 @@ def make_plan(config: ExperimentConfig) -> Plan:
         sndbuf_bytes=config.transport.sndbuf_bytes,
         rcvbuf_bytes=config.transport.rcvbuf_bytes,
         compute_scale_ppm=round(dilation * 1_000_000),
-        seed=config.seed,
+        # Only where packets take paths: on the shared loopback a fixed port may belong to somebody else.
+        seed=config.seed if capabilities.shaping else None,
     )
     rates_bps = _host_rates(network) if capabilities.shaping else {}
     prediction = predict(programs, host_of_rank, rates_bps, HOP_LATENCY_NS) if rates_bps else None

@@ -164,6 +164,7 @@ class ChakraConfig:
 
     ``path`` is a directory, a prefix (``PREFIX.<rank>.et``) or a file; ``comm_groups`` a communicator JSON file
     (empty = the one beside the trace, if there is one); ``replicate_ranks`` gives one rank's file to N ranks.
+    ``streams`` "merged" runs a rank's compute one operator at a time, "recorded" one for each stream in the trace.
     """
 
     name: str = "chakra"
@@ -174,6 +175,7 @@ class ChakraConfig:
     control_deps: str = "auto"
     comm_groups: str = ""
     replicate_ranks: int = 0
+    streams: str = "merged"
 
     description: ClassVar[str] = "replay of Chakra execution traces: workload.path=DIRECTORY, PREFIX or FILE"
 
