@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich import box
@@ -22,7 +22,7 @@ from genie.errors import GenieError
 from genie.results.collectives import CollectiveRow
 from genie.results.compare import Comparison, Judgement, judge_and_store, load_judgement
 from genie.results.metrics import Metrics
-from genie.results.records import FaultOutcome, PlanRecord
+from genie.results.records import Check, FaultOutcome, PlanRecord
 from genie.results.rundir import RunDir
 from genie.results.statistics import Estimate
 from genie.units import format_bytes, format_ns
@@ -242,11 +242,29 @@ def _fault_table(faults: Sequence[FaultOutcome], metrics: Metrics) -> Renderable
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True)
         grid.add_column()
-        for check in fault.checks:
-            grid.add_row(_yes(check.ok), f"{check.what}: expected {check.expected}, found {check.found}")
+        for ok, sentence in _evidence_lines(fault):
+            grid.add_row(_yes(ok), sentence)
         grid.add_row(_yes(fault.reverted), "reverted and read back" + (f": {fault.problem}" if fault.problem else ""))
         blocks.append(Padding(grid, (0, 0, 0, 7)))
     return Group(*blocks)
+
+
+def _evidence_lines(fault: FaultOutcome) -> Iterator[tuple[bool, str]]:
+    """The checks in order; those that say the same of several ports share a line. ``faults.json`` has each."""
+    groups: dict[tuple[str, bool], list[Check]] = {}
+    for check in fault.checks:
+        port = next((target for target in fault.targets if target in check.what.split()), "")
+        groups.setdefault((check.what.replace(port, "PORT") if port else check.what, check.ok), []).append(check)
+    for (what, ok), checks in groups.items():
+        what = checks[0].what if len(checks) == 1 else what.replace("PORT", f"{len(checks)} ports")
+        expected, found = _distinct(c.expected for c in checks), _distinct(c.found for c in checks)
+        yield ok, f"{what}: expected {expected}, found {found}"
+
+
+def _distinct(texts: Iterable[str]) -> str:
+    """Different texts, each once; of many the first and the last in order."""
+    found = sorted(set(texts), key=lambda text: (len(text), text))
+    return " / ".join(found) if len(found) <= 3 else f"{found[0]} ... {found[-1]}"
 
 
 def _yes(ok: bool) -> Text:
