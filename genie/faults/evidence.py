@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,11 @@ import numpy.typing as npt
 from genie.faults.plan import PPB, Change, FaultPlan, fabric_variables
 from genie.units import format_rate
 
-RATE_WINDOW_NS = 100_000_000
+# On a busy machine a sample's clock and its counters lie up to some 50 ms apart: over a second that is little.
+RATE_WINDOW_NS = 1_000_000_000
+LEAST_SPAN_NS = 100_000_000
 RATE_SLACK = 1.1
+MANY_PORTS = 4
 UNKNOWN_COUNT = 2**64 - 1
 # A true drop rate fails the binomial check once in a million runs.
 BINOMIAL_ALPHA = 1e-6
@@ -29,13 +32,17 @@ BINOMIAL_ALPHA = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of evidence. ``kind`` is "in_place" (the change is there) or "exercised" (the traffic met it)."""
+    """One line of evidence. ``kind`` is "in_place" (the change is there) or "exercised" (the traffic met it).
+
+    ``port`` is the one port that ``what`` names; "" where it is about all, or many.
+    """
 
     what: str
     expected: str
     found: str
     ok: bool
     kind: str = "in_place"
+    port: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ def judge(plan: FaultPlan, observed: Observed) -> EvidenceRecord:
     facts: dict[str, float] = {}
     for name in plan.mechanism.evidence:
         found, numbers = RULES[name].judge(plan, observed)
-        checks += found
+        checks += _fold(found)
         facts |= numbers
     if not checks or any(not check.ok for check in checks if check.kind == "in_place"):
         state = "not_in_effect"
@@ -120,15 +127,32 @@ def judge(plan: FaultPlan, observed: Observed) -> EvidenceRecord:
     return EvidenceRecord(plan.name, state, tuple(checks), facts)
 
 
+def _fold(checks: list[Check]) -> list[Check]:
+    """Checks that passed alike on many ports become one line; what failed stays, each by its port."""
+    alike: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        if check.ok and check.port:
+            alike.setdefault((check.what.replace(check.port, "*"), check.expected, check.found), []).append(check)
+    folded = []
+    for check in checks:
+        group = alike.get((check.what.replace(check.port, "*"), check.expected, check.found)) if check.port else None
+        if group is None or not check.ok or len(group) < MANY_PORTS:
+            folded.append(check)
+        elif check is group[0]:
+            folded.append(replace(check, what=check.what.replace(check.port, f"{len(group)} ports"), port=""))
+    return folded
+
+
 def peak_rate_bps(samples: npt.NDArray[Any], window_ns: int = RATE_WINDOW_NS) -> tuple[float, int] | None:
     """Highest mean rate over any stretch of at least ``window_ns``, in bit/s, and that stretch's length in ns.
 
-    None when the samples span less than the window.
+    Over all of them when they span less; None when they span less than 0.1 s.
     """
     times = samples["mono_ns"].astype(np.int64)
     sent = samples["tx_bytes"].astype(np.int64)
-    if len(times) < 2 or times[-1] - times[0] < window_ns:
+    if len(times) < 2 or times[-1] - times[0] < LEAST_SPAN_NS:
         return None
+    window_ns = min(window_ns, int(times[-1] - times[0]))
     ends = np.searchsorted(times, times + window_ns)
     starts = np.flatnonzero(ends < len(times))
     ends = ends[starts]
@@ -162,17 +186,24 @@ def _judge_rate(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[
                 if rate is not None
                 else observed.failures.get(("rate_capped", port), "no shaper"),
                 rate is not None and queue.get("kind") == "tbf" and rate * 8 == wanted,
+                port=port,
             )
         )
         samples = observed.of_port(change.index)
         peak = peak_rate_bps(samples) if samples is not None else None
         if peak is None:
-            checks.append(Check(f"peak rate of {port}", "recorded", "no samples over 100 ms", False))
+            checks.append(Check(f"peak rate of {port}", "recorded", "no samples over 0.1 s", False, port=port))
             continue
         burst = int(queue.get("options", {}).get("burst", 0))
         ceiling = wanted * RATE_SLACK + burst * 8e9 / peak[1]
         checks.append(
-            Check(f"peak rate of {port}", f"at most {format_rate(ceiling)}", format_rate(peak[0]), peak[0] <= ceiling)
+            Check(
+                f"peak rate of {port}",
+                f"at most {format_rate(ceiling)}",
+                format_rate(peak[0]),
+                peak[0] <= ceiling,
+                port=port,
+            )
         )
         facts[f"{port}.peak_bps"] = peak[0]
         peaks.append(peak[0] / wanted)
@@ -227,7 +258,7 @@ def _judge_drops(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict
         counted = _drop_counters(observed.texts.get(("drops_binomial", port), ""), f"at_{change.interface}")
         if counted is None:
             why = observed.failures.get(("drops_binomial", port), "no counted drop rule")
-            checks.append(Check(f"drop rule of {port} at the end", f"{chance:.4%} of packets", why, False))
+            checks.append(Check(f"drop rule of {port} at the end", f"{chance:.4%} of packets", why, False, port=port))
             continue
         packets, drops, ppb = counted
         facts |= {f"{port}.packets": packets, f"{port}.lost": drops}
@@ -238,12 +269,14 @@ def _judge_drops(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict
                 f"{change.values['ratio_ppb']} in a billion",
                 f"{ppb} in a billion",
                 ppb == change.values["ratio_ppb"],
+                port=port,
             ),
             Check(
                 f"losses of {port}",
                 f"near {packets * chance:.1f} of {packets} packets",
                 str(drops),
                 is_plausible_count(drops, packets, chance),
+                port=port,
             ),
         ]
     expected = sum(packets * change.values["ratio_ppb"] / PPB for change, packets in _packets(plan, facts))
@@ -329,13 +362,13 @@ def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], di
         if plan.marker != "red":  # without its red a port has no counter of marks, and nothing that could mark
             marked = observed.risen(port, "ce_marked")
             found = "not recorded" if marked is None else str(marked)
-            checks.append(Check(f"packets marked CE by {port}", "0", found, marked == 0))
+            checks.append(Check(f"packets marked CE by {port}", "0", found, marked == 0, port=port))
         why = observed.failures.get(("marking_off", port), "not recorded")
         said = {None: why, True: "on", False: "off"}[enabled]
-        checks.append(Check(f"marker of {port} at the end", "off", said, enabled is False))
+        checks.append(Check(f"marker of {port} at the end", "off", said, enabled is False, port=port))
         samples = observed.of_port(change.index)
         if samples is None:
-            checks.append(Check(f"queue of {port}", "recorded", "no samples", False))
+            checks.append(Check(f"queue of {port}", "recorded", "no samples", False, port=port))
             continue
         deepest = int(samples["backlog_bytes"].max())
         due = observed.risen(port, "ect_over")

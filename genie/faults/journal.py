@@ -246,20 +246,3 @@ def _lists(value: object) -> Sequence[Sequence[object]]:
 
 def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
-
-
-def replay(folder: Path) -> str:
-    """What ``genie revert FOLDER`` prints: `genie.faults.revert.revert_runs`, a line a journal.
-
-    Raises RunInvalid with the same text when a change may still be in place.
-    """
-    from genie.errors import RunInvalid
-    from genie.faults.revert import revert_runs
-
-    outcomes = revert_runs(folder)
-    text = "\n".join(f"{outcome.journal}: {outcome.state}: {outcome.message}" for outcome in outcomes)
-    if not outcomes:
-        return f"{folder}: no journal of faults, so nothing to revert"
-    if not all(outcome.ok for outcome in outcomes):
-        raise RunInvalid(text)
-    return text

@@ -154,6 +154,26 @@ def test_marking_by_red_is_off_when_there_is_no_red() -> None:
     assert judge(fault, observe("marking_off", still, FULL, START, after)).state == "not_in_effect"
 
 
+def test_what_passed_alike_on_many_ports_is_one_line() -> None:
+    hosts = [Node(f"h{i}", "host") for i in range(9)]
+    links = [
+        Link(f"s-h{i}", Port("s", f"h{i}", f"h{i}", MODEL), Port(f"h{i}", "s", "s", MODEL), "host") for i in range(9)
+    ]
+    star = Topology("star", (Node("s", "switch"), *hosts), tuple(links))
+    can = Capabilities(shaping=True, ecn=True, loss=True, faults=True, marker="bpf", reasons={})
+    fault = plan_faults({"f": FaultConfig("port_ecn", "switches")}, star, can, RunFacts())[0]
+    names = [port.name for port in fault.ports]
+    after = {name: {"ce_marked": int(name == "s/h4"), "ect_over": 1} for name in names}
+    before = {name: {"ce_marked": 0, "ect_over": 0} for name in names}
+    taken = np.concatenate([samples(change.index) for change in fault.changes])
+    record = judge(fault, Observed(before, after, taken, {("marking_off", name): OFF for name in names}, {}))
+    assert [check.what for check in record.checks if check.kind == "in_place"] == [
+        "packets marked CE by 8 ports",
+        "marker of 9 ports at the end",
+        "packets marked CE by s/h4",
+    ]
+
+
 def test_facts_for_the_healthy_twin() -> None:
     facts = judge(UNMARKED, observe("marking_off", OFF, FULL, START, end())).facts
     assert facts["ect_packets"] == 89
@@ -184,7 +204,7 @@ def test_edges_of_the_binomial(count: int, trials: int, chance: float, plausible
 
 
 def test_a_burst_shorter_than_the_window_does_not_raise_the_peak_beyond_itself() -> None:
-    taken = samples(rate_bps=10e6)
+    taken = samples(rate_bps=10e6, seconds=3.0)
     taken["tx_bytes"][50:] += 6_250
     peak, span = peak_rate_bps(taken)  # type: ignore[misc]
     assert peak == pytest.approx(10e6 + 6_250 * 8 / (span / 1e9))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from genie.errors import GenieError, RunInvalid
-from genie.faults.journal import FILE_NAME, Intent, Journal, Owner, read_journal, replay
+from genie.errors import GenieError
+from genie.faults.journal import FILE_NAME, Intent, Journal, Owner, read_journal
 from genie.faults.revert import GONE_BY_ITSELF, holder_of, is_alive, revert_runs, settle
 
 ME = Owner.this_process("netns")
@@ -93,13 +93,3 @@ def test_a_journal_of_the_future_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"v": 9, "kind": "intent"}\n')
     with pytest.raises(GenieError, match="version 9"):
         revert_runs(tmp_path)
-
-
-def test_what_the_command_line_prints(tmp_path: Path) -> None:
-    assert "nothing to revert" in replay(tmp_path)
-    journal(tmp_path / "a", dead_owner())
-    assert "its fabric ended with it" in replay(tmp_path)
-    assert "clean" in replay(tmp_path)
-    journal(tmp_path / "b", None)
-    with pytest.raises(RunInvalid, match="undo by hand"):
-        replay(tmp_path)
