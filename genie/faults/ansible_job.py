@@ -44,15 +44,12 @@ class Collector:
     """Keeps task results out of ansible-runner's events; returning False keeps runner from writing files."""
 
     results: list[TaskResult] = field(default_factory=list)
-    failed_quietly: list[str] = field(default_factory=list)
 
     def __call__(self, event: Mapping[str, Any]) -> bool:
         """ansible-runner's ``event_handler``."""
         kind = str(event.get("event", ""))
         if kind in {"runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"}:
             self.results.append(_task_result(kind, event.get("event_data", {})))
-        elif kind in {"error", "warning", "deprecated"} and event.get("stdout"):
-            self.failed_quietly.append(str(event["stdout"]))
         return False
 
 
@@ -118,6 +115,7 @@ def ansible_environment(work: Path, playbooks: Path, roles: Path, package_root: 
         "ANSIBLE_RETRY_FILES_ENABLED": "0",
         "ANSIBLE_HOST_KEY_CHECKING": "1",
         "ANSIBLE_GATHERING": "explicit",
+        "ANSIBLE_INJECT_FACT_VARS": "1",
         "ANSIBLE_FORKS": str(FORKS),
         "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
         "ANSIBLE_NOCOLOR": "1",
@@ -171,6 +169,8 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
 def main() -> int:
     """Program entry: 0 whenever a JSON answer was printed; what went wrong is in it."""
     job = json.load(sys.stdin)
+    for name in [name for name in os.environ if name.startswith("ANSIBLE_")]:
+        del os.environ[name]  # a user's own settings (strategy, callbacks, vault) are not for this run
     # Ansible and runner print as they like; standard output is kept for the one answer.
     answer_fd = os.dup(1)
     os.dup2(2, 1)

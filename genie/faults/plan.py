@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -319,8 +319,3 @@ def _render(text: str, variables: Mapping[str, object]) -> str:
 
 def _holds(expression: str, variables: Mapping[str, object]) -> bool:
     return bool(_environment().compile_expression(expression)(**variables))
-
-
-def describe_plans(plans: Sequence[FaultPlan]) -> str:
-    """The dry run's section on faults."""
-    return "\n".join(plan.describe() for plan in plans) if plans else "no fault"

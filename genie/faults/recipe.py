@@ -59,10 +59,6 @@ class Mechanism:
     twin_counter: str
     folder: Path
 
-    def parameter(self, name: str) -> Parameter:
-        """The parameter called ``name``; KeyError if there is none."""
-        return next(parameter for parameter in self.parameters if parameter.name == name)
-
 
 _KEYS = {
     "summary", "hypothesis", "risk", "acts_on", "changes", "placed", "requires", "needs_port", "needs_run",

@@ -11,7 +11,7 @@ import yaml
 from genie.errors import ConfigError, PlanError
 from genie.fabric.base import Capabilities
 from genie.faults.config import FaultConfig, available_faults
-from genie.faults.plan import FaultPlan, RunFacts, describe_plans, plan_faults
+from genie.faults.plan import FaultPlan, RunFacts, plan_faults
 from genie.faults.recipe import load_mechanism, roles
 from genie.paths import conf_dir
 from genie.schema import build
@@ -146,7 +146,7 @@ def shipped(name: str) -> FaultConfig:
 
 @pytest.mark.parametrize("name", sorted(available_faults()))
 def test_shipped_recipes_plan_as_the_golden_text_says(name: str) -> None:
-    text = describe_plans(plan_faults({name: shipped(name)}, clos(), ALL_CAN, EXACT))
+    text = plan_faults({name: shipped(name)}, clos(), ALL_CAN, EXACT)[0].describe()
     check_golden("plans.yml", name, text)
 
 
