@@ -75,6 +75,7 @@ class HolderClient:
 
     def __init__(self, log: Path | None = None) -> None:
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._waiting: dict[int, Future[Answer]] = {}
         self._exits: dict[int, Future[int]] = {}
         self._next_id = 0
@@ -172,13 +173,17 @@ class HolderClient:
             if self._lost:
                 raise RunAborted(self._lost)
             self._next_id += 1
-            self._waiting[self._next_id] = future
-            line = json.dumps({"id": self._next_id, "op": operation, **fields}).encode() + b"\n"
-            try:
+            number = self._next_id
+            self._waiting[number] = future
+        line = json.dumps({"id": number, "op": operation, **fields}).encode() + b"\n"
+        try:
+            # Not under the lock that answers need: the holder may be waiting for us to take a long one.
+            with self._sending:
                 self._channel.sendall(line)
-            except OSError as error:
-                self._waiting.pop(self._next_id, None)
-                raise RunAborted("the fabric's holder ended, and its nodes and programs with it") from error
+        except OSError as error:
+            with self._lock:
+                self._waiting.pop(number, None)
+            raise RunAborted("the fabric's holder ended, and its nodes and programs with it") from error
         return future
 
     def call(self, operation: str, **fields: Any) -> Answer:

@@ -241,6 +241,13 @@ def test_many_commands_run_at_once(fabric):
     assert time.monotonic() - began < 2.4, "half of what one after the other takes"
 
 
+def test_long_inputs_and_long_answers_do_not_wait_for_each_other(fabric):
+    text = b"x" * 3_000_000
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda number: fabric.run(f"h{number}", ["cat"], stdin=text), range(8)))
+    assert all(item.stdout == text.decode() for item in done)
+
+
 def test_ip_netns_works_inside_the_fabric(fabric):
     """Ansible's connection plugin goes this way."""
     listed = fabric.run("", ["ip", "netns", "list"])
