@@ -142,7 +142,7 @@ void prepare_process() {
 int run(const Arguments& arguments) {
     prepare_process();
     const Token token = read_token();
-    Agent agent(dial(arguments.control), arguments.host, token, log_line);
+    Agent agent(dial(arguments.control), arguments.host, token, log_line, true);
     try {
         agent.serve();
     } catch (const ControlError& error) {

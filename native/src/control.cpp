@@ -68,11 +68,12 @@ std::string FieldReader::text() {
     return {bytes.begin(), bytes.end()};
 }
 
-Agent::Agent(Descriptor socket, std::string host, const Token& token, Log log)
+Agent::Agent(Descriptor socket, std::string host, const Token& token, Log log, bool own_files)
     : socket_(std::move(socket)),
       host_(std::move(host)),
       token_(token),
       log_(std::move(log)),
+      own_files_(own_files),
       nonce_(kNonce),
       posted_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (!posted_fd_.valid()) throw ControlError(with_reason("cannot make an eventfd", errno));
@@ -222,7 +223,7 @@ void Agent::load(FieldReader& fields) {
             if (other->rank() == rank) throw BadProgram("rank " + std::to_string(rank) + " got two programs");
         }
         RankThread::Options options;
-        options.own_files = true;
+        options.own_files = own_files_;
         options.log = log_;
         ranks_.push_back(std::make_unique<RankThread>(std::move(program), std::move(event_path), token_,
                                                       *this, std::move(options)));

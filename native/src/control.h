@@ -83,7 +83,8 @@ class FieldReader {
 
 class Agent final : public Observer {
   public:
-    Agent(Descriptor socket, std::string host, const Token& token, Log log);
+    // `own_files`: each rank's thread has its own table of descriptors (a copy of all that are open now).
+    Agent(Descriptor socket, std::string host, const Token& token, Log log, bool own_files);
     Agent(const Agent&) = delete;
     Agent& operator=(const Agent&) = delete;
     ~Agent();
@@ -113,6 +114,7 @@ class Agent final : public Observer {
     const std::string host_;
     const Token token_;
     const Log log_;
+    const bool own_files_;
     std::vector<std::uint8_t> nonce_;
     bool proven_ = false;
     bool running_ = false;

@@ -27,7 +27,11 @@ class Waiting {
     // Returns when bytes can be moved or the wait's deadline has come.
     void wait(const Wait& wait) {
         Nanos now = monotonic_now();
-        if (spin_.value > 0 && spin_until(now, std::min(saturating_add(now, spin_), wait.deadline))) return;
+        const Nanos enough = saturating_add(now, spin_);
+        if (spin_.value > 0 &&
+            spin_until(now, std::min(enough, wait.deadline), wait.timer && wait.deadline <= enough)) {
+            return;
+        }
         now = monotonic_now();
         const bool precise = wait.timer && spin_.value > 0;
         const Nanos until = precise ? wait.deadline - kGuard : wait.deadline;
@@ -38,13 +42,13 @@ class Waiting {
         }
         if (now >= wait.deadline) return;
         if (!precise) return;  // woke early: look again
-        if (!spin_until(now, wait.deadline)) transport_.gather(now = monotonic_now(), wait.deadline);
+        if (!spin_until(now, wait.deadline, true)) transport_.gather(now = monotonic_now(), wait.deadline);
     }
 
   private:
     // True if bytes can be moved or `until` has come; false at once if this thread had better sleep, or if it
     // spun for bytes in vain.
-    bool spin_until(Nanos now, Nanos until) {
+    bool spin_until(Nanos now, Nanos until, bool timer) {
         if (skip_ > 0) {
             --skip_;
             return false;
@@ -63,9 +67,12 @@ class Waiting {
             now = later;
         }
         SpinGate::leave();
-        backoff_ = preempted ? std::min(kLongestBackoff, backoff_ * 2 + 1) : backoff_ / 2;
-        if (preempted) skip_ = backoff_;
-        return transport_.gathered() || now >= until;
+        // A spin for bytes that brought none, or one that another thread cut short, makes the next ones
+        // rarer.
+        const bool in_vain = preempted || (!transport_.gathered() && !timer);
+        backoff_ = in_vain ? std::min(kLongestBackoff, backoff_ * 2 + 1) : backoff_ / 2;
+        if (in_vain) skip_ = backoff_;
+        return transport_.gathered() || (timer && now >= until);
     }
 
     TcpTransport& transport_;
