@@ -46,11 +46,18 @@ class Waiting {
     }
 
   private:
+    // How many spins to leave out, and how many the next time.
+    struct Reluctance {
+        int skip = 0;
+        int backoff = 0;
+    };
+
     // True if bytes can be moved or `until` has come; false at once if this thread had better sleep, or if it
     // spun for bytes in vain.
     bool spin_until(Nanos now, Nanos until, bool timer) {
-        if (skip_ > 0) {
-            --skip_;
+        Reluctance& reluctance = timer ? timers_ : bytes_;
+        if (reluctance.skip > 0) {
+            --reluctance.skip;
             return false;
         }
         if (!SpinGate::enter()) return false;
@@ -70,15 +77,16 @@ class Waiting {
         // A spin for bytes that brought none, or one that another thread cut short, makes the next ones
         // rarer.
         const bool in_vain = preempted || (!transport_.gathered() && !timer);
-        backoff_ = in_vain ? std::min(kLongestBackoff, backoff_ * 2 + 1) : backoff_ / 2;
-        if (in_vain) skip_ = backoff_;
+        int& backoff = reluctance.backoff;
+        backoff = in_vain ? std::min(kLongestBackoff, backoff * 2 + 1) : backoff / 2;
+        if (in_vain) reluctance.skip = backoff;
         return transport_.gathered() || (timer && now >= until);
     }
 
     TcpTransport& transport_;
     const Nanos spin_;
-    int skip_ = 0;
-    int backoff_ = 0;
+    Reluctance bytes_;
+    Reluctance timers_;
 };
 
 }  // namespace

@@ -383,6 +383,16 @@ Descriptor make_socket(const Program& program) {
             fail_errno(Code::kConnect,
                        std::string("cannot set ") + what + " to " + std::to_string(wanted) + " bytes");
         }
+        // The kernel cuts a wish above its limit without a word; it reports twice what it took (socket(7)).
+        int taken = 0;
+        socklen_t length = sizeof taken;
+        if (wanted != 0 && ::getsockopt(fd, SOL_SOCKET, option, &taken, &length) == 0 &&
+            static_cast<std::uint32_t>(taken) / 2 < wanted) {
+            throw Failure(Code::kConnect, std::string("the kernel limits ") + what + " to " +
+                                              std::to_string(taken / 2) + " bytes, " +
+                                              std::to_string(wanted) +
+                                              " were asked for: raise net.core.wmem_max and rmem_max");
+        }
     };
     set_buffer(SO_SNDBUF, "SO_SNDBUF", program.header.sndbuf_bytes);
     set_buffer(SO_RCVBUF, "SO_RCVBUF", program.header.rcvbuf_bytes);
