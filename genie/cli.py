@@ -246,8 +246,8 @@ def _report(arguments: list[str]) -> int:
         return EXIT_OK
     paths = [a for a in arguments if not a.startswith("-")]
     options = {a for a in arguments if a.startswith("-")}
-    if options - {"--log"}:
-        raise ConfigError(f"there is no option {sorted(options - {'--log'})[0]}", hint=USAGE["report"])
+    if odd := sorted(options - {"--log", "--nccl-table"}):
+        raise ConfigError(f"there is no option {odd[0]}", hint=USAGE["report"])
     if len(paths) != 1:
         raise ConfigError(f"expected one run directory, found {len(paths)}", hint=USAGE["report"])
     from genie.report import terminal
@@ -256,8 +256,20 @@ def _report(arguments: list[str]) -> int:
     if not (Path(paths[0]) / "manifest.json").is_file():
         raise ConfigError(f"'{paths[0]}' is not a run directory: it has no manifest.json", hint=USAGE["report"])
     rundir = RunDir.open(Path(paths[0]))
-    print(terminal.render(rundir, color=sys.stdout.isatty()), end="")
+    text = terminal.render(rundir, color=sys.stdout.isatty())
+    print(_nccl_table(rundir) if "--nccl-table" in options else text, end="")
     return _log(rundir) if "--log" in options else EXIT_OK
+
+
+def _nccl_table(rundir: RunDir) -> str:
+    """The collectives in the columns of nccl-tests, for every parser that reads those."""
+    from genie.report.nccl_table import nccl_table
+    from genie.results.compare import load_judgement
+
+    judgement = load_judgement(rundir)
+    if judgement is None:
+        raise ConfigError(f"'{rundir.path}' was never measured", hint="genie report RUN_DIR says why")
+    return nccl_table(judgement.metrics, rundir.plan)
 
 
 def _log(rundir: RunDir) -> int:

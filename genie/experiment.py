@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 plan: Callable[[schema.ExperimentConfig], Plan] = make_plan
 
 DEFAULT_SAMPLE_INTERVAL_NS = 10_000_000
+SAMPLER_PATIENCE_S = 5.0
 LISTEN_PORT = 7000
 """Rank r of a seeded run listens on this plus r: with its source ports, so that ECMP gives the same paths again."""
 
@@ -151,7 +152,8 @@ def _race(plan: Plan, directory: RunDir, say: Narrator) -> None:
 
             race = agents.race(None, watch)
         if sampler is not None:
-            sampler.kill()
+            sampler.close_stdin()
+            sampler.wait(SAMPLER_PATIENCE_S)  # it takes a last sample and trims its file
         after = fabric.counters()
         directory.write_counters(before, after)
         directory.append_journal("raced", start_mono_ns=race.start_mono_ns, clock_error_ns=race.clock_error_ns)

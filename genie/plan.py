@@ -21,6 +21,7 @@ from genie.collectives.lower import lower
 from genie.collectives.program import RankProgram
 from genie.engine.encode import EngineSettings, event_capacity
 from genie.engine.predict import Prediction, predict
+from genie.errors import PlanError
 from genie.fabric import open_fabric
 from genie.fabric.base import Capabilities
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
@@ -56,7 +57,7 @@ class Plan:
 
     @property
     def iterations(self) -> int:
-        """How often the workload is repeated."""
+        """How often the workload is repeated, warm-up included."""
         return self.settings.iterations
 
     @property
@@ -77,6 +78,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
     host_of_rank = tuple(topology.place(network, trace.world, config.topology.placement))
     streams = getattr(config.workload, "streams", "merged")
     programs = tuple(lower(checked, config.collective, streams=streams))
+    _refuse_two_controls(config)
     fabric = open_fabric(config.fabric, network, Path(config.out))
     capabilities = fabric.capabilities()
     dilation = float(getattr(config.fabric, "time_dilation", 1.0))
@@ -85,12 +87,13 @@ def make_plan(config: ExperimentConfig) -> Plan:
         congestion_control=config.transport.congestion_control,
         seed=config.seed,
         time_dilation=dilation,
+        mtu=int(str(network.parameters.get("mtu", 1500))),
         placement=host_of_rank,
     )
     faults = plan_faults(config.fault, network, capabilities, facts)
     settings = EngineSettings(
         run_id=bytes(16),  # each run has its own; `genie.experiment` fills it in
-        iterations=config.workload.iterations,
+        iterations=config.warmup + config.workload.iterations,
         verify=config.verify,
         record_messages=config.record.messages,
         window_messages=config.collective.window_messages,
@@ -111,6 +114,16 @@ def make_plan(config: ExperimentConfig) -> Plan:
         config, checked, network, host_of_rank, programs, settings, capabilities, faults, prediction,
         _hashes(config), tuple(notes),
     )  # fmt: skip
+
+
+def _refuse_two_controls(config: ExperimentConfig) -> None:
+    """Sockets take the transport's congestion control, routes the fabric's: it must be the same one."""
+    routes, sockets = getattr(config.fabric, "congestion", ""), config.transport.congestion_control
+    if routes and sockets and routes != sockets:
+        raise PlanError(
+            f"fabric.congestion is {routes!r}, but transport.congestion_control is {sockets!r}",
+            hint="give the latter only; the fabric follows it",
+        )
 
 
 def _spin_ns(config: ExperimentConfig, ranks: int) -> int:
@@ -141,7 +154,7 @@ def _hashes(config: ExperimentConfig) -> dict[str, str]:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     return {
-        "workload": digest("workload", "seed"),
+        "workload": digest("workload", "seed", "warmup"),
         "topology": digest("topology", "fabric"),
         "transport": digest("transport", "collective", "verify", "record"),
         "engine": genie.__version__,
@@ -152,7 +165,10 @@ def _render(plan: Plan) -> list[str]:
     config, network = plan.config, plan.topology
     lines = ["plan (nothing was touched)"]
     lines += [f"  note: {note}" for note in plan.notes]
-    lines.append(f"ranks: {len(plan.programs)}, {plan.iterations} iterations of workload {config.workload.name}")
+    lines.append(
+        f"ranks: {len(plan.programs)}, {config.workload.iterations} iterations of workload "
+        f"{config.workload.name} after {config.warmup} to warm up"
+    )
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(plan.host_of_rank):
         by_host.setdefault(host, []).append(rank)
@@ -211,6 +227,7 @@ def plan_record(plan: Plan) -> PlanRecord:
         iterations=plan.iterations,
         placement=plan.host_of_rank,
         ports=tuple(port.name for port in plan.topology.ports),
+        warmup=config.warmup,
         dilation=plan.time_dilation,
         links=tuple(link.name for link in plan.topology.links),
         faults=tuple({"name": fault.name, "role": fault.role, "plan": fault.describe()} for fault in plan.faults),

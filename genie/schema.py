@@ -128,8 +128,8 @@ class ExperimentConfig:
     ``workload``, ``topology``, ``transport``, ``fabric`` are instances of the chosen kind's dataclass, ``choices``
     says which; ``fault`` maps names to faults, empty for a healthy run; ``collective`` is the CollectivesConfig.
     ``out`` is the folder of run directories; ``run_dir`` "" means ``out``/<time>-<name>. ``baseline`` is "auto",
-    "none" or a run directory. ``expect`` makes another verdict exit with 1. ``timeout`` ends a run that makes no
-    progress. ``choices`` is the one field that is no key.
+    "none" or a run directory. ``warmup`` iterations are run first and not measured. ``expect`` makes another verdict
+    exit with 1. ``timeout`` ends a run that makes no progress. ``choices`` is the one field that is no key.
     """
 
     workload: Any
@@ -140,6 +140,7 @@ class ExperimentConfig:
     collective: Any
     name: str = ""
     seed: int = 1
+    warmup: int = 1
     out: str = "runs"
     run_dir: str = ""
     baseline: str = "auto"
@@ -195,6 +196,8 @@ def parse_config(mapping: Mapping[str, Any], choices: Mapping[str, Choice] | Non
     config = ExperimentConfig(**values, choices=made)
     if config.timeout_ns <= 0:
         raise ConfigError(f"must be above 0, found {config.timeout!r}", key="timeout")
+    if not 0 <= config.warmup < 2**20:
+        raise ConfigError(f"must lie between 0 and 2^20, found {config.warmup}", key="warmup")
     if config.seed < 0 or config.seed >= 2**63:
         raise ConfigError(f"must lie between 0 and 2^63-1, found {config.seed}", key="seed")
     for key in ("name", "out", "run_dir"):

@@ -38,6 +38,14 @@ class Process(Protocol):
         """SIGKILL; a no-op once it ended."""
         ...
 
+    def close_stdin(self) -> None:
+        """End of its standard input: how a sampler is asked to finish. A no-op once it is closed."""
+        ...
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Its exit code, once it has ended. Raises RunAborted after ``timeout_s``."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:

@@ -51,6 +51,9 @@ class LoopbackProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
 
+    def close_stdin(self) -> None:
+        """Nothing to do: standard input is what was given at the start and ends by itself."""
+
     def wait(self, timeout_s: float | None = None) -> int:
         """Exit code once it ended. Raises RunAborted after ``timeout_s``."""
         try:

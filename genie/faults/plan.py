@@ -120,8 +120,9 @@ def plan_faults(
 ) -> tuple[FaultPlan, ...]:
     """All faults of a run, in the order given.
 
-    Raises PlanError when a target resolves to nothing, the fabric cannot have the fault (with its reason), the run's
-    settings would make it show nothing, or two faults change the same thing on a port.
+    Raises EnvironmentUnfit when this machine cannot emulate the fault (with its reason), PlanError when a target
+    resolves to nothing, the fabric takes no faults, the run's settings would make it show
+    nothing, or two faults change the same thing on a port.
     """
     plans = tuple(_plan(name, config, topology, capabilities, facts) for name, config in faults.items())
     taken: dict[tuple[str, str, str], str] = {}
@@ -217,7 +218,8 @@ def _refuse_unfit(name: str, mechanism: Mechanism, capabilities: Capabilities, f
         if not getattr(capabilities, needed):
             reason = capabilities.reasons.get(needed, "the fabric does not say why")
             what = "faults" if needed == "faults" else f"a fault that needs {needed} ({mechanism.role})"
-            raise PlanError(f"fault.{name}: this fabric cannot have {what}: {reason}", hint="run with fault=[] instead")
+            kind = PlanError if needed == "faults" else EnvironmentUnfit
+            raise kind(f"fault.{name}: this fabric cannot have {what}: {reason}", hint="run with fault=[] instead")
     for needed in mechanism.needs_run:
         if needed == "packets_exact" and facts.packets != "exact":
             raise PlanError(

@@ -340,11 +340,12 @@ def is_alive(manifest: Manifest) -> bool:
 
 
 def find_runs(root: Path) -> list[RunDir]:
-    """Run directories directly below ``root`` and one level further down (sweeps), newest first; others are passed
-    over: a folder of runs may hold anything.
+    """Run directories directly below ``root``, one level further down, and in its ``sweeps``, newest first.
+
+    Others are passed over: a folder of runs may hold anything.
     """
     found: list[tuple[int, RunDir]] = []
-    for pattern in ("*/manifest.json", "*/*/manifest.json"):
+    for pattern in ("*/manifest.json", "*/*/manifest.json", "sweeps/*/*/manifest.json"):
         for path in root.glob(pattern):
             run = RunDir(path.parent.absolute())
             try:

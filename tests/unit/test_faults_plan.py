@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from genie.errors import ConfigError, PlanError
+from genie.errors import ConfigError, EnvironmentUnfit, PlanError
 from genie.fabric.base import Capabilities
 from genie.faults.config import FaultConfig, available_faults
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
@@ -122,9 +122,10 @@ REFUSALS = [
 def test_refusals(
     faults: dict[str, FaultConfig], capabilities: Capabilities, facts: RunFacts, request: pytest.FixtureRequest
 ) -> None:
-    with pytest.raises((PlanError, ConfigError)) as caught:
+    with pytest.raises((PlanError, ConfigError, EnvironmentUnfit)) as caught:
         plan_faults(faults, clos(), capabilities, facts)
-    assert caught.value.exit_code == 2
+    lacks = capabilities.faults and not (capabilities.ecn and capabilities.loss and capabilities.shaping)
+    assert caught.value.exit_code == (3 if lacks else 2)
     check_golden("refusals.yml", request.node.callspec.id, str(caught.value))
 
 
