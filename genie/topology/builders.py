@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -127,10 +127,16 @@ def from_graph(
             number += 1
             link_name = f"{a}-{b}.{number}"
         link_names.add(link_name)
-        port_a = Port(a, b, _name_interface(b, taken[a]), model)
-        port_b = Port(b, a, _name_interface(a, taken[b]), model)
+        port_a = Port(a, b, _name_interface(b, taken[a]), _of_node(model, graph.nodes[a]))
+        port_b = Port(b, a, _name_interface(a, taken[b]), _of_node(model, graph.nodes[b]))
         links.append(Link(link_name, port_a, port_b, data["tier"]))
     return Topology(name, tuple(nodes), tuple(links), dict(parameters))
+
+
+def _of_node(model: PortModel, node: Mapping[str, object]) -> PortModel:
+    """A switch marks; a host that forwards nothing holds its own sender back instead (TCP's small queues, a NIC's)."""
+    marks = node["role"] != "host" or node.get("forwards") == "yes"
+    return model if marks else replace(model, ecn=None)
 
 
 def _finish(graph: networkx.Graph[str], config: TopologyConfig, derived: Mapping[str, object]) -> Topology:

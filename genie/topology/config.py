@@ -4,9 +4,9 @@
 library only, since ``genie --help`` reads `TOPOLOGIES`. Rates and sizes are the model's: a fabric divides rates
 by its ``time_dilation``, never this package.
 
-The defaults fit two cores: 100 Mb/s a host, and 100 KB of queue is 8 ms of it. Marking starts at 20 KB, is certain
-above 60 KB and below stays under 10 %, which on this rate keeps TCP's queue at a fifth of the buffer (measured:
-round trip 0.9 ms instead of 3.3 ms under 7:1 incast at 200 Mb/s, no retransmits).
+The defaults fit two cores: 100 Mb/s a host with packets of RoCE's size (4096 bytes of payload) keeps them about a
+quarter busy, where 1500-byte packets keep them above 80 %. 128 KB of queue is 10 ms of such a port, 30 packets;
+marking starts at 6 of them and is certain above 18.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class PortConfig:
 
     hosts: int = 8
     host_rate: str = "100Mbps"
-    queue: str = "100KB"
+    queue: str = "128KB"
     ecn: bool = True
-    ecn_kmin: str = "20KB"
-    ecn_kmax: str = "60KB"
+    ecn_kmin: str = "25KB"
+    ecn_kmax: str = "75KB"
     ecn_pmax: float = 0.1
     loss: float = 0.0
-    mtu: int = 1500
+    mtu: int = 4200
     placement: str = "block"
 
 

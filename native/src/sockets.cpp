@@ -364,6 +364,20 @@ Nanos monotonic_now() {
     return {now.tv_sec * 1'000'000'000 + now.tv_nsec};
 }
 
+void choose_congestion_control(int fd, const Program& program) {
+    const std::string name = program.congestion_control();
+    char current[16] = {};
+    socklen_t size = sizeof current - 1;
+    if (name.empty() ||
+        (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, current, &size) == 0 && name == current)) {
+        return;
+    }
+    if (::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size())) !=
+        0) {
+        fail_errno(Code::kConnect, "the kernel refuses congestion control '" + name + "'");
+    }
+}
+
 Descriptor make_socket(const Program& program) {
     Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!socket.valid()) fail_errno(Code::kConnect, "cannot make a socket");
@@ -372,11 +386,7 @@ Descriptor make_socket(const Program& program) {
     if (::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0) {
         fail_errno(Code::kConnect, "cannot set TCP_NODELAY");
     }
-    const std::string name = program.congestion_control();
-    if (!name.empty() && ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-                                      static_cast<socklen_t>(name.size())) != 0) {
-        fail_errno(Code::kConnect, "the kernel refuses congestion control '" + name + "'");
-    }
+    choose_congestion_control(fd, program);
     const auto set_buffer = [fd](int option, const char* what, std::uint32_t wanted) {
         const int size = static_cast<int>(wanted);
         if (wanted != 0 && ::setsockopt(fd, SOL_SOCKET, option, &size, sizeof size) != 0) {
@@ -402,7 +412,10 @@ Descriptor make_socket(const Program& program) {
 std::vector<Descriptor> meet(const Program& program, const Token& token, int listener, int stop_fd,
                              const std::vector<Endpoint>& endpoints, const Log& log,
                              const std::function<bool()>& stopped) {
-    return Meeting(program, token, listener, endpoints, log).run(stop_fd, stopped);
+    std::vector<Descriptor> sockets = Meeting(program, token, listener, endpoints, log).run(stop_fd, stopped);
+    // A route with a congestion control of its own replaces the socket's when the connection is made.
+    for (const Descriptor& socket : sockets) choose_congestion_control(socket.get(), program);
+    return sockets;
 }
 
 }  // namespace genie

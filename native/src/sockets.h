@@ -33,6 +33,9 @@ std::string address_text(std::uint32_t ipv4, std::uint16_t port);
 sockaddr_in to_sockaddr(std::uint32_t ipv4, std::uint16_t port);
 Nanos monotonic_now();
 
+// Gives a socket the program's congestion control, if it has another. Throws Failure (kConnect).
+void choose_congestion_control(int fd, const Program& program);
+
 // A non-blocking TCP socket with the program's congestion control and buffers. Throws Failure (kConnect).
 Descriptor make_socket(const Program& program);
 

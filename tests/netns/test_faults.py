@@ -72,6 +72,8 @@ def state(fabric: NetnsFabric, topology: Topology) -> dict[str, Any]:
         found[node.name] = [queues, fabric.run(node.name, ["nft", "list", "ruleset"]).stdout]
     if fabric.capabilities().marker == "bpf":
         for port in topology.ports:
+            if port.model.ecn is None:
+                continue  # hosts do not mark
             index = str(fabric.plan.interface(port.name).ifindex)
             argv = [str(find_binary("genie-port")), "marker", "get", "--map", MARKER_MAP, "--ifindex", index]
             found[port.name] = json.loads(fabric.run("", argv).stdout)["enabled"]

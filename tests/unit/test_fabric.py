@@ -93,7 +93,8 @@ def test_without_root_and_sch_red_marking_is_refused_with_reason_and_remedy(monk
 def test_a_kernel_with_sch_red_needs_no_program(monkeypatch, tmp_path):
     fabric = fabric_with(monkeypatch, tmp_path, Probe("", "", True, (), {"bpf": NEEDS_ROOT}))
     assert fabric.capabilities().marker == "red"
-    assert "red limit" in fabric.program().nodes[0].tc
+    assert "red limit" in fabric.program().nodes[-1].tc
+    assert "red limit" not in fabric.program().nodes[0].tc  # a host holds its sender back instead
     assert fabric.notes == ()
 
 

@@ -44,7 +44,7 @@ def test_several_paths_become_one_route_with_next_hops():
 def test_sch_red_marks_where_the_kernel_has_it():
     made = program(SingleSwitchConfig(hosts=1), marker="red")
     assert (
-        "qdisc add dev h0 parent 7e1e:1 handle 7e1f: red limit 100000 min 20000 max 60000 avpkt 1500 burst 23 "
+        "qdisc add dev h0 parent 7e1e:1 handle 7e1f: red limit 128000 min 25000 max 75000 avpkt 1500 burst 28 "
         "bandwidth 100000000bit probability 0.1 ecn nodrop\n"
     ) in made.nodes[1].tc
     assert made.markers == ()
@@ -81,7 +81,7 @@ def test_dilation_divides_rates_and_leaves_buffers():
     model = PortModel(400_000_000_000, 12_000_000)
     assert emulated_rate_bps(model, 4000) == 100_000_000
     made = program(SingleSwitchConfig(hosts=1, host_rate="40Gbps"), time_dilation=400)
-    assert "rate 100000000bit burst 6250b limit 100000b" in made.nodes[0].tc
+    assert "rate 100000000bit burst 6250b limit 128000b" in made.nodes[0].tc
     assert {port.rate_bytes_per_s for port in made.markers} == {12_500_000}
 
 

@@ -43,7 +43,8 @@ def test_the_default_is_eight_hosts_under_two_leaves_and_two_spines():
     assert [link.name for link in topology.links][8:] == [
         "leaf0-spine0", "leaf0-spine1", "leaf1-spine0", "leaf1-spine1"
     ]  # fmt: skip
-    assert topology.links[0].a.model == PortModel(100_000_000, 100_000, Ecn(20_000, 60_000, 0.1), 0.0)
+    assert topology.links[0].b.model == PortModel(100_000_000, 128_000, Ecn(25_000, 75_000, 0.1), 0.0)
+    assert topology.links[0].a.model == PortModel(100_000_000, 128_000, None, 0.0)  # hosts do not mark
     assert topology.links[8].a.name == "leaf0/spine0"
     assert {link.tier for link in topology.links[:8]} == {"host"}
     assert {link.tier for link in topology.links[8:]} == {"fabric"}
@@ -75,7 +76,7 @@ def test_spines_carry_all_hosts_of_a_leaf_unless_told_otherwise(config, expected
         (LeafSpineConfig(host_rate="1"), "topology.host_rate: a port needs at least 8 kbps, found '1'"),
         (LeafSpineConfig(fabric_rate="0"), "topology.fabric_rate: a port needs at least 8 kbps, found '0'"),
         (LeafSpineConfig(queue="2KB"), "topology.queue: a queue of 2000 bytes holds less than two packets"),
-        (LeafSpineConfig(ecn_kmin="70KB"), "topology.ecn_kmin: marking needs 0 < ecn_kmin < ecn_kmax <= queue"),
+        (LeafSpineConfig(ecn_kmin="80KB"), "topology.ecn_kmin: marking needs 0 < ecn_kmin < ecn_kmax <= queue"),
         (LeafSpineConfig(ecn_kmax="1MB"), "topology.ecn_kmin: marking needs 0 < ecn_kmin < ecn_kmax <= queue"),
         (LeafSpineConfig(ecn_pmax=1.5), "topology.ecn_pmax: a ratio lies between 0 and 1"),
         (LeafSpineConfig(loss=-0.1), "topology.loss: expected a ratio such as 0.1 or '10%', found '-0.1'"),
