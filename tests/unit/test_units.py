@@ -37,7 +37,7 @@ def test_quantities_become_integers(parse, text, value):
     ],
 )
 def test_refusals_name_key_and_what_was_found(parse, text, said):
-    with pytest.raises(ConfigError, match="a.key: ") as refused:
+    with pytest.raises(ConfigError, match=r"a\.key: ") as refused:
         parse(text, key="a.key")
     assert said in str(refused.value)
 
