@@ -8,37 +8,23 @@ exit code of its class; with GENIE_DEBUG=1 errors keep their traceback.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ConfigError, EnvironmentUnfit, GenieError, closest
+from genie.sweep import SweepResult, sweep_directory
 
 if TYPE_CHECKING:
     from genie.argv import CommandLine
     from genie.compose import Composed
     from genie.results.rundir import RunDir
     from genie.schema import ExperimentConfig
-
-
-@dataclass(frozen=True, slots=True)
-class SweepResult:
-    """One run of a sweep: ``run`` is None if it did not get that far (or was dry), then ``error`` may say why."""
-
-    number: int
-    label: str
-    overrides: tuple[str, ...]
-    run: Any
-    error: Exception | None
-    exit_code: int
 
 
 def entry() -> None:
@@ -177,14 +163,6 @@ def _one_of_sweep(number: int, total: int, composed: Composed, directory: Path) 
     except Exception as error:
         traceback.print_exc()
         return SweepResult(number, label, tuple(shown), run, error, EXIT_INVALID)
-
-
-def sweep_directory(out: str) -> Path:
-    """A new folder ``out``/sweeps/<time> that no other sweep has; only the name is made up, nothing is created."""
-    base = Path(out) / "sweeps"
-    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    names = itertools.chain([stamp], (f"{stamp}-{n}" for n in itertools.count(2)))
-    return next(base / name for name in names if not (base / name).exists())
 
 
 def announce(config: ExperimentConfig) -> str:

@@ -44,8 +44,8 @@ from genie.results.rundir import RunDir
 from genie.units import parse_ns
 
 if TYPE_CHECKING:
-    from genie.cli import SweepResult
     from genie.faults.evidence import EvidenceRecord
+    from genie.sweep import SweepResult
 
 plan: Callable[[schema.ExperimentConfig], Plan] = make_plan
 

@@ -16,12 +16,13 @@ from omegaconf import OmegaConf
 
 from genie import paths
 from genie.argv import parse
-from genie.cli import announce, main, sweep_directory
+from genie.cli import announce, main
 from genie.collectives.config import CollectivesConfig
 from genie.compose import Composed, compose
 from genie.errors import ConfigError
 from genie.help import help_text, summaries
 from genie.schema import DEFAULT_CHOICES, ExperimentConfig, parse_config, registry, to_mapping
+from genie.sweep import sweep_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "cli"
