@@ -130,9 +130,7 @@ def _examine_network() -> Iterator[Finding]:
         "RDMA devices",
         bool(devices),
         ", ".join(devices) or "none",
-        ""
-        if devices
-        else "nothing here needs one yet: the only transport is tcp; modprobe rdma_rxe makes a software one of any NIC",
+        "" if devices else "nothing needs one: the only transport is tcp",
     )
 
 
