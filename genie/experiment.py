@@ -7,6 +7,8 @@ Backends, collectives, fault commands and statistics live behind the names impor
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import ipaddress
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +33,9 @@ from genie.errors import (
 from genie.fabric import open_fabric
 from genie.fabric.base import Fabric
 from genie.faults.session import FaultSession
-from genie.launch.agents import Agents, Assignment, Race
+from genie.launch.agents import Agents, Assignment, Race, ending
 from genie.launch.blame import explain
-from genie.launch.protocol import Progress
+from genie.launch.protocol import FailureCode, Progress
 from genie.plan import Plan, make_plan, plan_record
 from genie.report import sweep, terminal
 from genie.report.progress import Narrator
@@ -51,6 +53,7 @@ plan: Callable[[schema.ExperimentConfig], Plan] = make_plan
 
 DEFAULT_SAMPLE_INTERVAL_NS = 10_000_000
 SAMPLER_PATIENCE_S = 5.0
+SILENCE_MARGIN_S = 2.0
 LISTEN_PORT = 7000
 """Rank r of a seeded run listens on this plus r: with its source ports, so that ECMP gives the same paths again."""
 
@@ -71,6 +74,15 @@ def run(plan: Plan, *, reproduce: str = "", parent: str = "") -> RunResult:
     Raises the GenieError that ended it, after what was measured has been kept and shown; the fabric and
     every fault are gone by then.
     """
+    try:
+        return _run(plan, reproduce, parent)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _cannot_write(plan, error) from error
+
+
+def _run(plan: Plan, reproduce: str, parent: str) -> RunResult:
     config = plan.config
     directory = _create(plan, reproduce, parent)
     say = Narrator(plan.iterations, len(plan.programs))
@@ -79,12 +91,14 @@ def run(plan: Plan, *, reproduce: str = "", parent: str = "") -> RunResult:
             _race(plan, directory, say)
         directory.mark_ended("finished")
     except GenieError as error:
-        directory.mark_ended("aborted", error.message)
-        if _conclude(plan, directory) is not None:
-            _add_place(error, directory)
+        _mark_aborted(directory, error.message)
+        _conclude_aborted(plan, directory, error)
         raise
     except BaseException as error:
-        directory.mark_ended("aborted", "interrupted" if isinstance(error, KeyboardInterrupt) else repr(error))
+        _mark_aborted(directory, "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error))
+        if isinstance(error, KeyboardInterrupt) and (directory.path / "counters.json").is_file():
+            shown = terminal.shown_path(directory.path)
+            print(f"what was measured until then: genie report {shown}", file=sys.stderr)
         raise
     judgement = _conclude(plan, directory)
     return RunResult(directory.path, judgement, _exit_code(judgement, config.expect), config)
@@ -144,6 +158,7 @@ def _race(plan: Plan, directory: RunDir, say: Narrator) -> None:
         sampler = fabric.start_sampler(directory.ports_path, _sample_interval_ns(plan))
         directory.mark_running()
         say.phase("running")
+        sampled = 0
         with LoadWatch(directory) as load:
 
             def watch(progress: Mapping[int, Progress]) -> None:
@@ -153,7 +168,7 @@ def _race(plan: Plan, directory: RunDir, say: Narrator) -> None:
             race = agents.race(None, watch)
         if sampler is not None:
             sampler.close_stdin()
-            sampler.wait(SAMPLER_PATIENCE_S)  # it takes a last sample and trims its file
+            sampled = sampler.wait(SAMPLER_PATIENCE_S)  # it takes a last sample and trims its file
         after = fabric.counters()
         directory.write_counters(before, after)
         directory.append_journal("raced", start_mono_ns=race.start_mono_ns, clock_error_ns=race.clock_error_ns)
@@ -161,11 +176,20 @@ def _race(plan: Plan, directory: RunDir, say: Narrator) -> None:
             say.phase("proving and reverting the faults")
             evidence = faults.evidence(before, after, _samples(directory))
     _raise_if_failed(plan, race)
+    if sampled != 0:
+        raise RunAborted(
+            f"the sampler of the ports' queues {ending(sampled)}, so queue depths are known for a part of the run only"
+        )
 
 
 def _mend(faults: FaultSession, directory: RunDir, evidence: Callable[[], Sequence[EvidenceRecord]]) -> None:
-    faults.revert()
-    directory.write_faults(fault_outcomes(faults, evidence()))
+    try:
+        faults.revert()
+    except KeyboardInterrupt:
+        faults.revert()  # once more, to its end; only a second interrupt leaves it to the fabric's own end
+        raise
+    finally:
+        directory.write_faults(fault_outcomes(faults, evidence()))
 
 
 def _conclude(plan: Plan, directory: RunDir) -> Judgement | None:
@@ -184,6 +208,15 @@ def _conclude(plan: Plan, directory: RunDir) -> Judgement | None:
         logged = track.log_run(directory, config.tracking.mlflow, out=Path(config.out))
         print(f"MLflow: not logged: {logged.problem}" if logged.problem else f"MLflow: {logged.look}")
     return judgement
+
+
+def _conclude_aborted(plan: Plan, directory: RunDir, error: GenieError) -> None:
+    """Show what there is of a run that `error` ended. What fails here must not hide that error."""
+    try:
+        if _conclude(plan, directory) is not None:
+            _add_hint(error, f"what was measured until then is in {terminal.shown_path(directory.path)}")
+    except (GenieError, OSError) as second:
+        _add_hint(error, f"what is in {terminal.shown_path(directory.path)} could not be shown: {second}")
 
 
 # -- what the acts need -------------------------------------------------------------------------------------------
@@ -210,7 +243,9 @@ def _create(plan: Plan, reproduce: str, parent: str) -> RunDir:
 
 def _agents(plan: Plan, directory: RunDir, fabric: Fabric, say: Narrator) -> Agents:
     timeout_s = plan.settings.connect_timeout_s + 5.0
-    return Agents(fabric, directory.path, log=say.note, connect_timeout_s=timeout_s)
+    # A rank whose peer is gone says so within the timeout, which tells more than silence does.
+    silence_s = plan.config.timeout_ns / 1e9 + SILENCE_MARGIN_S
+    return Agents(fabric, directory.path, log=say.note, connect_timeout_s=timeout_s, silence_s=silence_s)
 
 
 def _assignments(plan: Plan, directory: RunDir, fabric: Fabric) -> dict[int, Assignment]:
@@ -245,15 +280,38 @@ def _raise_if_failed(plan: Plan, race: Race) -> None:
     outcome = race.outcome
     if outcome.ok:
         return
-    if outcome.failures:
-        first = outcome.failures[0]
-        raise RankFailed(explain(plan.programs, plan.host_of_rank, first), rank=first.rank)
-    raise RunAborted(outcome.reason or f"ranks {sorted(r for r, s in outcome.statuses.items() if s)} did not finish")
+    gone = "; ".join(race.gone)
+    # Ranks that were stopped say what they waited for; why they were stopped is the others' or the controller's word.
+    stopped = [failure for failure in outcome.failures if failure.code is FailureCode.ABORTED]
+    first = next((failure for failure in outcome.failures if failure not in stopped), None)
+    if first is not None:
+        words = explain(plan.programs, plan.host_of_rank, first)
+        raise RankFailed(f"{words}; {gone}" if gone else words, rank=first.rank)
+    reason = gone or outcome.reason
+    reason = reason or f"ranks {sorted(r for r, s in outcome.statuses.items() if s)} did not finish"
+    words = f"rank {stopped[0].rank} {explain(plan.programs, plan.host_of_rank, stopped[0])}" if stopped else ""
+    raise RunAborted(reason, hint=words)
 
 
-def _add_place(error: GenieError, directory: RunDir) -> None:
-    place = f"what was measured until then is in {terminal.shown_path(directory.path)}"
-    error.hint = f"{error.hint}\n  {place}" if error.hint else place
+def _mark_aborted(directory: RunDir, reason: str) -> None:
+    # Where even this cannot be written, the manifest's owner is gone, and that reads as aborted too.
+    with contextlib.suppress(OSError):
+        directory.mark_ended("aborted", reason)
+
+
+def _cannot_write(plan: Plan, error: OSError) -> RunAborted:
+    about_disk = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
+    where = plan.config.run_dir or plan.config.out
+    if about_disk:
+        return RunAborted(
+            f"the run's files cannot be written below {where}: {error.strerror}",
+            hint="make room there, or choose another place with out=DIR",
+        )
+    return RunAborted(f"the run could not go on: {error}", hint=f"its files are below {where}")
+
+
+def _add_hint(error: GenieError, hint: str) -> None:
+    error.hint = f"{error.hint}\n  {hint}" if error.hint else hint
 
 
 def _exit_code(judgement: Judgement | None, expect: str | None) -> int:

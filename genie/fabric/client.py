@@ -27,6 +27,7 @@ from genie.fabric.base import Completed
 
 _HOLDER = Path(__file__).with_name("holder.py")
 _READY_TIMEOUT_S = 20.0
+_CANCEL_PATIENCE_S = 5.0
 _WAY_OUT = "fabric=loopback runs without namespaces (it shapes nothing and refuses faults)"
 
 Answer = dict[str, Any]
@@ -142,7 +143,7 @@ class HolderClient:
 
     def _deliver(self, message: Answer) -> None:
         if message.get("event") == "exit":
-            self._exit_of(message["pid"]).set_result(message["rc"])
+            self._settle_exit(self._exit_of(message["pid"]), message["rc"])
             return
         with self._lock:
             future = self._waiting.pop(message["id"])
@@ -156,8 +157,12 @@ class HolderClient:
         for future in waiting.values():
             future.set_exception(RunAborted(self._lost))
         for exit_code in exits:
-            if not exit_code.done():
-                exit_code.set_result(-int(SIGKILL))
+            self._settle_exit(exit_code, -int(SIGKILL))
+
+    def _settle_exit(self, future: Future[int], code: int) -> None:
+        with self._lock:  # the reader and whoever closes may come at once; the first word counts
+            if not future.done():
+                future.set_result(code)
 
     def _exit_of(self, pid: int) -> Future[int]:
         with self._lock:
@@ -196,7 +201,21 @@ class HolderClient:
 
     def run(self, node: str, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = 30.0) -> Completed:
         """A command in a node to its end. Raises RunAborted if it cannot start or is killed at the timeout."""
-        return settle_run(node, argv, timeout_s, self.ask_run(node, argv, stdin, timeout_s))
+        future = self.ask_run(node, argv, stdin, timeout_s)
+        try:
+            return settle_run(node, argv, timeout_s, future)
+        except KeyboardInterrupt:
+            self._cancel(future)
+            raise
+
+    def _cancel(self, future: Future[Answer]) -> None:
+        """Kill a command whose asker was interrupted, so that it changes nothing any more; returns when it is gone."""
+        with self._lock:
+            number = next((n for n, waiting in self._waiting.items() if waiting is future), None)
+        if number is not None:
+            with contextlib.suppress(RunAborted, FutureTimeout):  # the holder is gone, and the command with it
+                self.ask("cancel", request=number)
+                future.result(_CANCEL_PATIENCE_S)
 
     def spawn(
         self,

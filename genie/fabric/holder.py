@@ -199,6 +199,7 @@ class Holder:
             "spawn": self._spawn,
             "read": self._read,
             "kill": self._kill,
+            "cancel": self._cancel,
             "close_stdin": self._close_stdin,
         }
 
@@ -393,6 +394,13 @@ class Holder:
         # Only what still is ours: a pid that was reaped may belong to another program by now.
         if request["pid"] in self._programs:
             _signal_group(request["pid"], request["signal"])
+        return {}
+
+    def _cancel(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Kill the command of an earlier "run" request, which is then answered as ever. A no-op once it ended."""
+        for pid, program in self._programs.items():
+            if program.request == request["request"]:
+                _signal_group(pid, signal.SIGKILL)
         return {}
 
     def _close_stdin(self, request: dict[str, Any]) -> dict[str, Any]:

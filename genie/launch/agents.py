@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from genie.fabric.base import Fabric, Process
 from genie.launch.control import Controller, Outcome
 from genie.launch.protocol import TOKEN_BYTES, Progress
 
+_EXIT_PATIENCE_S = 1.0
 _LEAD_NS = 30_000_000  # between "start at T" and T: every agent has heard of T well before it
 
 
@@ -34,25 +36,37 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """How a start-to-end went: the agreed instant (our monotonic clock), the largest clock error, the outcome."""
+    """How a start-to-end went: the agreed instant (our monotonic clock), the largest clock error, the outcome, and a
+    sentence about each agent that ended before its time.
+    """
 
     start_mono_ns: int
     clock_error_ns: int
     outcome: Outcome
+    gone: tuple[str, ...] = ()
 
 
 class Agents:
     """The agents of one run, as a context manager; leaving it ends every one of them."""
 
     def __init__(
-        self, fabric: Fabric, directory: Path, *, log: Callable[[str], None], connect_timeout_s: float
+        self,
+        fabric: Fabric,
+        directory: Path,
+        *,
+        log: Callable[[str], None],
+        connect_timeout_s: float,
+        silence_s: float | None = None,
     ) -> None:
+        """``silence_s``: an agent that says nothing for so long while ranks run is given up."""
         self._fabric = fabric
         self._directory = directory
         self._connect_timeout_s = connect_timeout_s
+        self._silence_s = silence_s
         self._processes: dict[str, Process] = {}
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._controller = Controller(self._token, watch=self._watch, log=log)
+        self._racing = False
         self._ending = False
 
     def __enter__(self) -> Agents:
@@ -87,22 +101,31 @@ class Agents:
 
     def race(self, timeout_s: float | None, on_progress: Callable[[Mapping[int, Progress]], None]) -> Race:
         """Start all ranks at one instant and wait until every one has ended or the first failure stopped the rest."""
+        self._racing = True  # from here on a lost agent is part of the outcome, with what its peers say of it
         offsets = self._controller.clock_offsets()
         start_mono_ns = time.monotonic_ns() + _LEAD_NS
         self._controller.start(start_mono_ns, offsets)
-        outcome = self._controller.wait_done(timeout_s, on_progress)
+        outcome = self._controller.wait_done(timeout_s, on_progress, silence_s=self._silence_s)
         self._ending = True
         self._controller.bye()
-        return Race(start_mono_ns, max(offset.error_ns for offset in offsets.values()), outcome)
+        gone = tuple(self._how_it_went(host) for host in outcome.lost)
+        return Race(start_mono_ns, max(offset.error_ns for offset in offsets.values()), outcome, gone)
+
+    def _how_it_went(self, host: str) -> str:
+        try:
+            code = self._processes[host].wait(_EXIT_PATIENCE_S)
+        except RunAborted:
+            return f"the agent on {host} closed its connection to the controller"
+        return f"the agent on {host} {ending(code)}"
 
     def _watch(self) -> None:
-        if self._ending:
+        if self._ending or self._racing:
             return
         for host, process in self._processes.items():
             code = process.poll()
             if code is not None and code != 0:
                 raise RunAborted(
-                    f"the agent on {host} ended early with status {code}",
+                    f"the agent on {host} {ending(code)} before the start",
                     hint=f"See log/agent-{host}.log: {self._tail(host)}",
                 )
 
@@ -110,3 +133,14 @@ class Agents:
         path = self._directory / "log" / f"agent-{host}.log"
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
         return lines[-1] if lines else "it said nothing"
+
+
+def ending(code: int) -> str:
+    """How a program ended, as the end of a sentence; a negative code is the signal it died of."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = str(-code)
+    return f"was killed by {name}"

@@ -27,14 +27,19 @@ def explain(programs: Sequence[RankProgram], host_of_rank: Sequence[str], failur
     """One sentence: where, what, for whom, for how long, and the engine's own words."""
     program = programs[failure.rank]
     parts = [f"on {host_of_rank[failure.rank]} {_WHAT[failure.code]}"]
+    known = failure.peer != _NONE and failure.peer < len(host_of_rank)
+    peer = f"rank {failure.peer} on {host_of_rank[failure.peer]}" if known else ""
+    lost = failure.code is FailureCode.PEER_CLOSED
+    if peer and lost:
+        parts[0] += f", {peer},"
     if failure.op != _NONE and failure.op < len(program.ops):
         op = program.ops[failure.op]
         call = program.calls[op.call] if op.call >= 0 else None
         communicator = f" on communicator '{call.comm}'" if call and call.comm else ""
         parts.append(f"in operator {op.trace_id} '{op.name}'{communicator}, iteration {failure.iteration}")
-    if failure.peer != _NONE and failure.peer < len(host_of_rank):
-        parts.append(f"waiting for rank {failure.peer} on {host_of_rank[failure.peer]}")
-    if failure.waited_ns:
+    if peer and not lost:
+        parts.append(f"waiting for {peer}")
+    if failure.waited_ns and not lost:
         parts.append(f"for {format_ns(failure.waited_ns)}")
     sentence = " ".join(parts)
     return f"{sentence} ({failure.text})" if failure.text else sentence

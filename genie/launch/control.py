@@ -37,6 +37,7 @@ class _Agent:
     nonce_controller: bytes = b""
     proven: bool = False
     closed: bool = False
+    heard_s: float = 0.0  # when it last said anything, by our monotonic clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,13 @@ class ClockOffset:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How the ranks ended: statuses by rank (0 ok, 1 failed, 2 aborted, -1 never said), failures in order of
-    arrival, and the reason of an abort ("" if there was none).
+    arrival, the reason of an abort ("" if there was none), and the hosts whose agents went away before the end.
     """
 
     statuses: Mapping[int, int]
     failures: tuple[Failure, ...]
     reason: str
+    lost: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -190,11 +192,16 @@ class Controller:
         self,
         timeout_s: float | None,
         on_progress: Callable[[Mapping[int, Progress]], None] = lambda _: None,
+        *,
+        silence_s: float | None = None,
     ) -> Outcome:
-        """Until every rank has ended. The first failure, a lost agent, or ``timeout_s`` aborts all the others;
-        they have a short grace to say what they were waiting for. Never raises for a rank's failure.
+        """Until every rank has ended. The first failure, a lost agent, an agent that says nothing for ``silence_s``
+        (it reports progress several times a second), or ``timeout_s`` aborts all the others; they have a short
+        grace to say what they were waiting for. Never raises for a rank's failure.
         """
         reason = ""
+        for agent in self._agents:
+            agent.heard_s = time.monotonic()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while len(self._statuses) < len(self._host_of_rank):
@@ -206,6 +213,8 @@ class Controller:
                     reason = f"the agent on {_names(set(self._lost))} went away"
                 elif self._failures:
                     reason = describe(self._failures[0])
+                elif silence_s is not None and (silent := self._silent_for(silence_s)):
+                    reason = f"nothing was heard from the agent on {_names(silent)} for {silence_s:g} s"
                 if reason:
                     break
         except (KeyboardInterrupt, RunAborted):
@@ -214,7 +223,13 @@ class Controller:
         if reason:
             self._abort(reason)
         missing = {rank: -1 for rank in self._host_of_rank if rank not in self._statuses}
-        return Outcome({**self._statuses, **missing}, tuple(self._failures), reason)
+        return Outcome({**self._statuses, **missing}, tuple(self._failures), reason, tuple(dict.fromkeys(self._lost)))
+
+    def _silent_for(self, silence_s: float) -> set[str]:
+        """Hosts with unfinished ranks whose agents have said nothing for so long: stopped, or out of reach."""
+        unfinished = {host for rank, host in self._host_of_rank.items() if rank not in self._statuses}
+        since = time.monotonic() - silence_s
+        return {host for host in unfinished if self._by_host[host].heard_s < since}
 
     def bye(self) -> None:
         """Let the agents end."""
@@ -278,6 +293,7 @@ class Controller:
         if not data:
             self._gone(agent)
             return
+        agent.heard_s = time.monotonic()
         try:
             for kind, payload in agent.reader.feed(data):
                 self._handle(agent, kind, payload)

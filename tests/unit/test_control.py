@@ -69,8 +69,8 @@ def obedient(agent, kind, payload):
     return None
 
 
-def run_phases(tmp_path, scripts, **options):
-    with Controller(TOKEN, **options) as controller:
+def run_phases(tmp_path, scripts, silence_s=None):
+    with Controller(TOKEN) as controller:
         controller.listen_unix(tmp_path)
         agents = [PythonAgent(tmp_path, f"h{i}", script) for i, script in enumerate(scripts)]
         for agent in agents:
@@ -80,10 +80,10 @@ def run_phases(tmp_path, scripts, **options):
         controller.connect([(rank, 0x7F000001, port) for rank, port in ports.items()], 5)
         offsets = controller.clock_offsets()
         controller.start(time.monotonic_ns(), offsets)
-        outcome = controller.wait_done(10)
+        outcome = controller.wait_done(10, silence_s=silence_s)
         controller.bye()
         for agent in agents:
-            agent.join(5)
+            agent.join(5 if silence_s is None else 0)
     return controller, agents, offsets, outcome
 
 
@@ -124,7 +124,28 @@ def test_a_lost_agent_ends_the_run_by_name(tmp_path):
 
     _, _, _, outcome = run_phases(tmp_path, [leaving, silent])
     assert outcome.reason == "the agent on h0 went away"
+    assert outcome.lost == ("h0",)
     assert outcome.statuses == {0: -1, 1: 2}
+
+
+def test_agents_that_say_nothing_are_given_up_by_name(tmp_path):
+    def talkative(agent, kind, payload):
+        if kind is Frame.START:
+            threading.Thread(target=keep_talking, args=(agent,), daemon=True).start()
+            return None
+        return obedient(agent, kind, payload)
+
+    def keep_talking(agent):
+        while Frame.ABORT not in agent.seen:
+            agent.send(Frame.PROGRESS, struct.pack("<IIQQQ", agent.rank, 1, 10, 100, 100))
+            time.sleep(0.02)  # the pace of progress is what is tested
+
+    def dead(agent, kind, payload):
+        return None if kind in (Frame.START, Frame.ABORT) else obedient(agent, kind, payload)
+
+    _, _, _, outcome = run_phases(tmp_path, [talkative, dead], silence_s=0.4)
+    assert outcome.reason == "nothing was heard from the agent on h1 for 0.4 s"
+    assert outcome.statuses == {0: 2, 1: -1}
 
 
 @pytest.mark.parametrize(

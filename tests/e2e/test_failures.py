@@ -1,0 +1,190 @@
+"""What a run says when its network, its ranks or its neighbours misbehave: real agents in real namespaces."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from genie_command import SMALL, command, read, run, run_directories
+
+from genie import experiment
+from genie.argv import parse
+from genie.compose import compose
+from genie.errors import RankFailed, RunAborted
+from genie.fabric import open_fabric
+from genie.fabric.probe import probe
+from genie.schema import parse_config
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.skipif(bool(probe().unfit), reason=f"no namespaces: {probe().unfit}"),
+]
+STALL_S = 2.0
+LONG = ("workload=moe", "workload.iterations=60", *SMALL[1:-1], f"timeout={STALL_S:g}s")
+SHORT = ("workload=moe", "workload.iterations=1", *SMALL[1:-1], "timeout=20s")
+STRANGER = """
+import socket, sys
+stranger = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+stranger.settimeout(5)
+try:
+    stranger.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+    sys.exit(len(stranger.recv(9)))
+except ConnectionError:
+    pass
+"""
+
+
+class Job:
+    """One job brought up to the start, with something done to it as soon as every rank has received bytes."""
+
+    def __init__(self, arguments, tmp_path):
+        (composed,) = compose(parse([*arguments, f"out={tmp_path}", "tracking.mlflow.enabled=false"]))
+        self.plan = experiment.plan(parse_config(composed.mapping, composed.choices))
+        self.directory = experiment._create(self.plan, "", "")
+        self.fabric = open_fabric(self.plan.config.fabric, self.plan.topology, self.directory.path)
+        self.said = []
+        self.done_at = None
+        self.ended_at = None
+
+    def note(self, text):
+        self.said.append(text)
+
+    def race(self, action):
+        def watch(progress):
+            moving = len(progress) == len(self.plan.programs) and all(p.bytes_received for p in progress.values())
+            if moving and self.done_at is None:
+                action(self)
+                self.done_at = time.monotonic()
+
+        self.fabric.build()
+        try:
+            with experiment._agents(self.plan, self.directory, self.fabric, self) as agents:
+                self.agents = agents
+                agents.muster(experiment._assignments(self.plan, self.directory, self.fabric))
+                race = agents.race(None, watch)
+                self.ended_at = time.monotonic()
+        finally:
+            self.fabric.destroy()
+        return race
+
+    def error(self, race):
+        with pytest.raises(RunAborted) as caught:
+            experiment._raise_if_failed(self.plan, race)
+        return caught.value
+
+    def signal(self, host, name):
+        self.fabric.run("", ["kill", f"-{name}", str(self.agents._processes[host].pid)])
+
+
+def interface(job, host):
+    (port,) = [port for port in job.plan.topology.ports if port.node == host]
+    return port.name.split("/")[1]
+
+
+def test_a_dead_link_ends_every_rank_within_the_timeout_by_name(tmp_path):
+    job = Job(LONG, tmp_path)
+    race = job.race(lambda job: job.fabric.run("h3", ["ip", "link", "set", interface(job, "h3"), "down"]))
+    error = job.error(race)
+    assert isinstance(error, RankFailed)
+    # The first rank gives up after the timeout, the others are told; none is left to a kill.
+    assert all(status in (1, 2) for status in race.outcome.statuses.values())
+    assert STALL_S * 0.5 < job.ended_at - job.done_at < STALL_S + 4
+    words = error.message
+    assert "made no progress in operator" in words
+    assert "waiting for rank" in words
+    assert any(call.comm and f"communicator '{call.comm}'" in words for call in job.plan.programs[0].calls)
+    # Those who cannot tell the controller's story twice still say what they waited for.
+    waited = [failure for failure in race.outcome.failures if failure.peer != 0xFFFFFFFF]
+    assert len(waited) >= 2
+
+
+def test_a_stopped_rank_is_named_by_those_who_wait_for_it(tmp_path):
+    job = Job(LONG, tmp_path)
+    race = job.race(lambda job: job.signal("h2", "STOP"))
+    assert "made no progress" in job.error(race).message
+    assert race.outcome.statuses[2] == -1
+    assert 2 in {failure.peer for failure in race.outcome.failures}
+
+
+def test_ranks_that_all_stop_are_given_up(tmp_path):
+    job = Job(LONG, tmp_path)
+    race = job.race(lambda job: [job.signal(f"h{i}", "STOP") for i in range(8)])
+    assert "nothing was heard from the agent on h0, h1" in job.error(race).message
+    assert job.ended_at - job.done_at < STALL_S + experiment.SILENCE_MARGIN_S + 6
+
+
+def test_a_killed_agent_is_named_with_its_signal(tmp_path):
+    job = Job(LONG, tmp_path)
+    race = job.race(lambda job: job.signal("h4", "KILL"))
+    assert "the agent on h4 was killed by SIGKILL" in job.error(race).message
+    assert all(status in (1, 2) for rank, status in race.outcome.statuses.items() if rank != 4)
+    assert job.ended_at - job.done_at < 4
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("SIGINT", "building"),
+        ("SIGTERM", "connecting"),
+        ("SIGINT", "applying"),
+        ("SIGTERM", "running"),
+        ("SIGINT", "proving"),
+    ],
+)
+def test_an_interrupt_at_any_phase_takes_faults_back_and_keeps_what_there_is(name, phase, tmp_path):
+    process = subprocess.Popen(
+        command("+fault=link_rate", *SHORT), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if f"] {phase} " in f"{line.rstrip()} ":
+            break
+    process.send_signal(getattr(signal, name))
+    said = process.stdout.read()
+    assert process.wait(30) == 130, said
+    assert said.splitlines()[-1] == "genie: interrupted"
+    assert "Traceback" not in said
+    (directory,) = run_directories(tmp_path / "runs")
+    manifest = read(directory, "manifest.json")
+    assert (manifest["status"], manifest["reason"]) == ("aborted", "interrupted")
+    if phase in ("running", "proving"):
+        assert f"genie report {directory.relative_to(tmp_path)}" in said
+        (fault,) = read(directory, "faults.json")["faults"]
+        assert fault["reverted"] is True
+        shown = run("report", str(directory), cwd=tmp_path)
+        assert shown.returncode in (0, 4), shown.stderr
+        assert "interrupted" in shown.stdout
+
+
+@pytest.mark.parametrize("room", ["8k", "64k", "400k"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_full_disk_is_one_sentence_with_its_place(room, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    # In a mount namespace of its own: gone with the command, whatever happens.
+    script = 'mount -t tmpfs -o "size=$1" disk "$2" && shift 2 && exec "$@"'
+    inside = ["unshare", "-m", "sh", "-c", script, "sh", room, str(disk), *command("fault=[]", *SHORT, f"out={disk}")]
+    done = subprocess.run(inside, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr
+    assert str(disk) in done.stderr
+
+
+def test_strangers_at_a_ranks_port_and_at_the_controllers_socket_are_refused_and_logged(tmp_path):
+    job = Job(SHORT, tmp_path)
+
+    def intrude(job):
+        port = str(experiment.LISTEN_PORT)
+        heard = job.fabric.run("h1", [sys.executable, "-I", "-c", STRANGER, job.fabric.address("h0"), port])
+        assert heard.returncode == 0, heard.stderr
+        for words in ("b'GET / HTTP/1.1\\r\\n\\r\\n'", "b''", "bytes(100000)"):
+            code = f"import socket;s=socket.socket(socket.AF_UNIX);s.connect('control.sock');s.sendall({words})"
+            subprocess.run([sys.executable, "-c", code], cwd=job.directory.path, check=True)
+
+    race = job.race(intrude)
+    assert race.outcome.ok, race.outcome
+    assert "refused a connection from" in (job.directory.log_dir / "agent-h0.log").read_text()
+    assert sum(text.startswith("refused ") for text in job.said) == 2
