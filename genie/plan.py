@@ -7,9 +7,11 @@ only thing it does to the machine is to ask the fabric what is possible here.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import socket
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +23,11 @@ from genie.collectives.lower import lower
 from genie.collectives.program import RankProgram
 from genie.engine.encode import EngineSettings, event_capacity
 from genie.engine.predict import Prediction, predict
-from genie.errors import PlanError
+from genie.errors import ConfigError, EnvironmentUnfit, PlanError, closest
 from genie.fabric import open_fabric
 from genie.fabric.base import Capabilities
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
+from genie.results.compare import named_baseline
 from genie.results.records import PlanRecord, to_plain
 from genie.schema import ExperimentConfig
 from genie.topology import Topology
@@ -72,6 +75,8 @@ class Plan:
 
 def make_plan(config: ExperimentConfig) -> Plan:
     """Decide one experiment. Raises a GenieError that names what does not fit; touches nothing."""
+    hashes = _hashes(config)
+    _refuse_before_work(config, hashes)
     trace = workload.load(config.workload)
     checked = check(trace)
     network = topology.build(config.topology)
@@ -112,8 +117,29 @@ def make_plan(config: ExperimentConfig) -> Plan:
     notes = [*trace.notes, *fabric.notes]
     return Plan(
         config, checked, network, host_of_rank, programs, settings, capabilities, faults, prediction,
-        _hashes(config), tuple(notes),
+        hashes, tuple(notes),
     )  # fmt: skip
+
+
+def _refuse_before_work(config: ExperimentConfig, hashes: Mapping[str, str]) -> None:
+    """What would otherwise show only when the run is over, or halfway into it."""
+    directory = Path(config.run_dir)
+    if config.run_dir and directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        raise ConfigError(f"{config.run_dir} exists and is not an empty directory", key="run_dir")
+    if config.baseline not in ("auto", "none"):
+        named_baseline(config.baseline, hashes)
+    name = config.transport.congestion_control
+    if name:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+            try:
+                trial.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+            except OSError as error:
+                # EPERM says that it exists, and that not everybody may choose it in the machine's own namespace.
+                if error.errno == errno.ENOENT:
+                    offered = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+                    raise EnvironmentUnfit(
+                        f"transport.congestion_control: this kernel has no {name!r}; {closest(name, offered)}"
+                    ) from error
 
 
 def _refuse_two_controls(config: ExperimentConfig) -> None:

@@ -31,6 +31,7 @@ _STEP_TIMEOUT_S = 60.0
 _LEAST_SAMPLE_INTERVAL_NS = 100_000
 _CONGESTION = re.compile(r"[a-z0-9_-]{1,15}")
 _EXACT_LIMIT_BPS = 100_000_000
+LEAST_RATE_BPS, MOST_RATE_BPS = 8_000, 1_000_000_000_000
 # What `genie-port read` says of the moment; not cumulative, so not a counter.
 _GAUGES = {"backlog_bytes", "backlog_packets", "marker_peak_bytes", "marker_enabled"}
 _OPTIONAL_SYSCTLS = {
@@ -51,6 +52,14 @@ class NetnsFabric:
             raise ConfigError(f"no mode {config.packets!r}, {closest(config.packets, PACKETS)}", key="fabric.packets")
         if not config.time_dilation > 0:
             raise ConfigError(f"expected a factor above 0, found {config.time_dilation}", key="fabric.time_dilation")
+        for port in topology.ports:
+            rate_bps = port.model.rate_bps / config.time_dilation
+            if not LEAST_RATE_BPS <= rate_bps <= MOST_RATE_BPS:
+                raise ConfigError(
+                    f"makes {port.name} a port of {rate_bps:.3g} bit/s (its {format_rate(port.model.rate_bps)} divided "
+                    f"by {config.time_dilation:g}); the shaper needs 8 kbit/s to 1 Tbit/s",
+                    key="fabric.time_dilation",
+                )
         if not _CONGESTION.fullmatch(config.congestion):
             raise ConfigError(
                 f"expected the name of a TCP congestion control, found {config.congestion!r}", key="fabric.congestion"

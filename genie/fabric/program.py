@@ -24,7 +24,7 @@ RED_HANDLE = "7e1f:"
 LOSS_TABLE = "genie_loss"
 _LINK_HEADER_BYTES = 14
 _SUPER_PACKET_BYTES = 81_920
-_PARTS_PER_MILLION = 1_000_000
+_PARTS_PER_BILLION = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +184,11 @@ def _nft_text(plan: NodePlan, loss_by_interface: Mapping[str, float]) -> str:
     chains = []
     for interface in plan.interfaces:
         name = interface.port.interface
-        parts = round(loss_by_interface.get(name, 0.0) * _PARTS_PER_MILLION)
+        parts = round(loss_by_interface.get(name, 0.0) * _PARTS_PER_BILLION)
         if parts:
             chains.append(
                 f'  chain from_{interface.port.peer} {{ type filter hook ingress device "{name}" priority 0; '
-                f"numgen random mod {_PARTS_PER_MILLION} < {parts} counter drop; }}\n"
+                f"numgen random mod {_PARTS_PER_BILLION} < {parts} counter drop; }}\n"
             )
     return f"table netdev {LOSS_TABLE} {{\n{''.join(chains)}}}\n" if chains else ""
 

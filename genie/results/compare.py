@@ -8,12 +8,12 @@ run directories.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from genie.errors import GenieError
+from genie.errors import ConfigError, GenieError
 from genie.results import statistics
 from genie.results.metrics import Metrics, measure
 from genie.results.records import FaultOutcome, from_plain
@@ -223,21 +223,33 @@ def _baselines(run: RunDir, runs_root: Path, baseline: str) -> list[RunDir]:
     found = find_baselines(run, runs_root)[:BASELINES_USED]
     if baseline == "auto":
         return found
+    named = named_baseline(baseline, run.manifest.hashes)
+    return [named, *(one for one in found if one.manifest.run_id != named.manifest.run_id)]
+
+
+def named_baseline(baseline: str, hashes: Mapping[str, str]) -> RunDir:
+    """The run directory that ``baseline=PATH`` names, if a run of ``hashes`` may be compared with it.
+
+    Raises ConfigError: it is no run directory, not healthy, not measured, or ran something else.
+    """
+    if not baseline or not (Path(baseline) / "manifest.json").is_file():
+        raise ConfigError(f"expected auto, none or a run directory, found {baseline!r}", key="baseline")
     named = RunDir.open(Path(baseline))
-    manifest, own = named.manifest, run.manifest
+    manifest = named.manifest
     if manifest.faults:
-        raise GenieError(f"baseline {baseline} is not healthy: it had {', '.join(manifest.faults)}")
+        raise ConfigError(f"{baseline} is not healthy: it had {', '.join(manifest.faults)}", key="baseline")
     if named.status[0] != "finished" or manifest.verdict in _UNFIT_BASELINES:
-        raise GenieError(
-            f"baseline {baseline} is of no use: it is {named.status[0]}, verdict {manifest.verdict or 'none'}"
+        raise ConfigError(
+            f"{baseline} is of no use: it is {named.status[0]}, verdict {manifest.verdict or 'none'}", key="baseline"
         )
-    other = [key for key in {*manifest.hashes, *own.hashes} if manifest.hashes.get(key) != own.hashes.get(key)]
+    other = [key for key in {*manifest.hashes, *hashes} if manifest.hashes.get(key) != hashes.get(key)]
     if other:
-        raise GenieError(
-            f"baseline {baseline} ran something else: {', '.join(sorted(other))} differ",
+        raise ConfigError(
+            f"{baseline} ran something else: {', '.join(sorted(other))} differ",
+            key="baseline",
             hint="run the same command with fault=[] for a healthy twin",
         )
-    return [named, *(one for one in found if one.manifest.run_id != manifest.run_id)]
+    return named
 
 
 def _why_invalid(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import genie
-from genie.errors import GenieError
+from genie.errors import ConfigError, GenieError
 from genie.results.ports import PortSamples, read_ports
 from genie.results.records import FaultOutcome, JobOperators, PlanRecord, from_plain, to_plain
 
@@ -99,7 +99,7 @@ class RunDir:
     ) -> RunDir:
         """A new directory ``root/<UTC time>-<name>-<4 hex>``, or exactly ``path``.
 
-        Raises GenieError if the path exists and is not empty: runs are never overwritten.
+        Raises ConfigError if the path exists and is not empty, or cannot be made: runs are never overwritten.
         """
         now = time.time_ns()
         if path is None:
@@ -107,12 +107,12 @@ class RunDir:
             path = root / f"{stamp}-{_UNSAFE.sub('_', name)[:80] or 'run'}-{secrets.token_hex(2)}"
         path = path.absolute()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise GenieError(f"the run directory {path} exists and is not empty", hint="name another with run_dir=PATH")
+            raise ConfigError(f"{path} exists and is not an empty directory", key="run_dir")
         try:
             for folder in (path, path / "events", path / "log"):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise GenieError(
+            raise ConfigError(
                 f"cannot create the run directory {path}: {error.strerror}", hint="choose another with out=DIR"
             ) from error
         run = RunDir(path)

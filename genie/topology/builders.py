@@ -34,6 +34,8 @@ _ROLES = ("host", "leaf", "spine", "switch")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MTU_RANGE = (576, 65521)
 MAX_HOSTS = 4096
+LEAST_LOSS = 1e-9
+"""Losses are drawn in billionths: what is rarer could not be had, and would pass for a loss that is there."""
 
 
 def _parse_port(config: PortConfig, rate_bps: int) -> PortModel:
@@ -44,6 +46,10 @@ def _parse_port(config: PortConfig, rate_bps: int) -> PortModel:
             key="topology.queue",
         )
     loss = parse_ratio(config.loss, key="topology.loss")
+    if loss == 1 or 0 < loss < LEAST_LOSS:
+        raise ConfigError(
+            f"expected 0, or a chance from one in a billion up to below 1, found {config.loss!r}", key="topology.loss"
+        )
     if not config.ecn:
         return PortModel(rate_bps, limit, None, loss)
     kmin = parse_bytes(config.ecn_kmin, key="topology.ecn_kmin")

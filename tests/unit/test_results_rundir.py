@@ -60,7 +60,7 @@ def test_no_temporary_file_is_left(tmp_path):
 def test_a_run_directory_that_is_not_empty_is_refused(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "notes.txt").write_text("mine")
-    with pytest.raises(GenieError, match="exists and is not empty"):
+    with pytest.raises(GenieError, match="exists and is not an empty directory"):
         create(tmp_path, path=tmp_path / "here")
     assert (tmp_path / "here" / "notes.txt").read_text() == "mine"
 

@@ -80,6 +80,8 @@ def test_spines_carry_all_hosts_of_a_leaf_unless_told_otherwise(config, expected
         (LeafSpineConfig(ecn_kmax="1MB"), "topology.ecn_kmin: marking needs 0 < ecn_kmin < ecn_kmax <= queue"),
         (LeafSpineConfig(ecn_pmax=1.5), "topology.ecn_pmax: a ratio lies between 0 and 1"),
         (LeafSpineConfig(loss=-0.1), "topology.loss: expected a ratio such as 0.1 or '10%', found '-0.1'"),
+        (LeafSpineConfig(loss=1), "topology.loss: expected 0, or a chance from one in a billion up to below 1, found"),
+        (LeafSpineConfig(loss=1e-10), "topology.loss: expected 0, or a chance from one in a billion"),
         (LeafSpineConfig(mtu=100), "topology.mtu: expected 576 to 65521 bytes, found 100"),
         (LeafSpineConfig(placement="blocks"), "topology.placement: no placement 'blocks', did you mean 'block'?"),
         (RingConfig(hosts=1), "topology.hosts: expected 2 to 4096 hosts, found 1"),

@@ -1,0 +1,33 @@
+"""What a plan refuses before anything is built, run or written."""
+
+import pytest
+
+from genie.argv import parse
+from genie.compose import compose
+from genie.errors import ConfigError, EnvironmentUnfit
+from genie.plan import make_plan
+from genie.schema import parse_config
+
+
+def plan(*overrides: str):
+    (composed,) = compose(parse(["experiment=quick", "fabric=loopback", *overrides]))
+    return make_plan(parse_config(composed.mapping, composed.choices))
+
+
+@pytest.mark.parametrize("baseline", ["nope", '""', "/etc"])
+def test_a_baseline_that_is_no_run_is_refused_before_the_run(baseline):
+    with pytest.raises(ConfigError, match="baseline: expected auto, none or a run directory, found"):
+        plan(f"baseline={baseline}")
+
+
+def test_a_run_directory_that_is_taken_is_refused_before_the_run(tmp_path):
+    (tmp_path / "notes").touch()
+    for taken in (tmp_path, tmp_path / "notes"):
+        with pytest.raises(ConfigError, match=r"run_dir: .* exists and is not an empty directory"):
+            plan(f"run_dir={taken}")
+    plan(f"run_dir={tmp_path / 'new'}")
+
+
+def test_a_congestion_control_that_the_kernel_lacks_is_named():
+    with pytest.raises(EnvironmentUnfit, match=r"transport\.congestion_control: this kernel has no 'cubik'"):
+        plan("transport.congestion_control=cubik")
