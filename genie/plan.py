@@ -261,4 +261,5 @@ def plan_record(plan: Plan) -> PlanRecord:
         parameters=to_plain(config.workload),
         predicted_iteration_ns=float(plan.prediction.iteration_ns) if plan.prediction else None,
         notes=plan.notes,
+        shaped=plan.capabilities.shaping,
     )

@@ -107,18 +107,19 @@ def _headline(metrics: Metrics, comparison: Comparison | None, plan: PlanRecord)
         table.add_column("vs healthy", justify="right", no_wrap=True)
         table.add_column("95% CI", justify="right", no_wrap=True)
 
+    found = metrics.iteration
+    count = len(found.each_ns) if found else 0
+
     def row(name: str, value: Estimate | None, against: Estimate | None) -> None:
         cells = [
             name,
             "none" if value is None else format_ns(value.value),
-            "" if value is None else _interval_ns(value),
+            "" if value is None else _interval_ns(value) if count > 1 else "one sample",
         ]
         if comparison:
             cells += _ratio_cells(against)
         table.add_row(*cells)
 
-    found = metrics.iteration
-    count = len(found.each_ns) if found else 0
     tail = "p99" if count >= 100 else "slowest"
     row(
         f"iteration, median of {count}",

@@ -29,13 +29,14 @@ BASELINES_USED = 10
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """When a difference counts. ``tolerance_ratio``: a slowdown below it never does. ``*_prior_sd``: what is assumed of
-    the spread (of logarithms) between healthy runs before there are several. ``p99_least_iterations``: a tail needs at
-    least so many. ``cpu_busy_ratio``: above it the emulator, not the network, sets the pace.
+    the spread (of logarithms) between healthy runs before there are several. ``*_least_iterations``: a median, a tail
+    needs at least so many. ``cpu_busy_ratio``: above it the emulator, not the network, sets the pace.
     """
 
     tolerance_ratio: float = 0.05
     median_prior_sd: float = 0.025
     p99_prior_sd: float = 0.06
+    median_least_iterations: int = 2
     p99_least_iterations: int = 10
     cpu_busy_ratio: float = 0.80
 
@@ -136,14 +137,15 @@ def compare(
         raise GenieError("a run without a measured iteration cannot be compared")
     pool = [m.iteration for m in (baseline, *healthy) if m.iteration is not None]
     ours, theirs = run.iteration.each_ns, baseline.iteration.each_ns
-    enough = min(len(ours), len(theirs)) >= thresholds.p99_least_iterations
+    count = min(len(ours), len(theirs))
+    enough, tail_enough = count >= thresholds.median_least_iterations, count >= thresholds.p99_least_iterations
     median = _slowdown(
         "median", statistics.ratio(ours, theirs, statistics.rows_median, seed),
-        statistics.between_runs_margin([i.median.value for i in pool], thresholds.median_prior_sd), thresholds, True,
+        statistics.between_runs_margin([i.median.value for i in pool], thresholds.median_prior_sd), thresholds, enough,
     )  # fmt: skip
     p99 = _slowdown(
         "p99", statistics.ratio(ours, theirs, statistics.rows_p99, seed),
-        statistics.between_runs_margin([i.p99.value for i in pool], thresholds.p99_prior_sd), thresholds, enough,
+        statistics.between_runs_margin([i.p99.value for i in pool], thresholds.p99_prior_sd), thresholds, tail_enough,
     )  # fmt: skip
     exposed = None
     if run.exposed_ns and baseline.exposed_ns and statistics.median(baseline.exposed_ns) > 0:
@@ -265,7 +267,8 @@ def _why_invalid(
     if metrics.events_dropped:
         return f"{metrics.events_dropped} events found no room in the event files, so the numbers are incomplete"
     busy = metrics.cpu_busy_ratio
-    if busy is not None and busy > thresholds.cpu_busy_ratio:
+    # Where nothing is shaped, times say what the software costs: a fully busy CPU is what is measured.
+    if run.plan.shaped and busy is not None and busy > thresholds.cpu_busy_ratio:
         return (
             f"emulator saturated: the CPUs were {busy:.0%} busy (limit {thresholds.cpu_busy_ratio:.0%}), so they, "
             "not the network, set the pace; lower the link rates or raise fabric.time_dilation"
@@ -301,6 +304,8 @@ def _verdict(comparison: Comparison, metrics: Metrics, thresholds: Thresholds) -
     text = f"median {_said(median)}, p99 {_said(p99)}"
     times = f" ({format_ns(metrics.iteration.median.value)} an iteration)" if metrics.iteration else ""
     limit = max(median.margin_ratio, thresholds.tolerance_ratio)
+    if not median.verdict:
+        return "inconclusive", f"{text}{times}: one iteration tells nothing of chance; run more iterations"
     if "degraded" in (median.verdict, p99.verdict):
         part = "" if median.verdict == "degraded" else ", in the tail only"
         return "degraded", f"slower than the healthy run{part}: {text}{times}"

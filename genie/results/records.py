@@ -91,7 +91,8 @@ class PlanRecord:
 
     ``placement[rank]`` is the rank's host; ``ports`` is in the order of ``ports.smp``; ``dilation`` is k: real time =
     k × model time; ``one_clock`` says that all ranks read the same CLOCK_MONOTONIC (one machine); ``warmup``
-    iterations are run but not measured; ``predicted_iteration_ns`` is the healthy prediction in model time.
+    iterations are run but not measured; ``predicted_iteration_ns`` is the healthy prediction in model time; ``shaped``
+    says that ports have rates, so that the network and not the CPUs ought to set the pace.
     """
 
     name: str
@@ -111,6 +112,7 @@ class PlanRecord:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     predicted_iteration_ns: float | None = None
     notes: tuple[str, ...] = ()
+    shaped: bool = True
 
     @property
     def world(self) -> int:

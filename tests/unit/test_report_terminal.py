@@ -84,6 +84,11 @@ def test_the_verdict_comes_first(tmp_path):
     assert render(degraded(tmp_path), width=80).startswith("DEGRADED  slower than the healthy run")
 
 
+def test_one_sample_has_no_confidence_interval(tmp_path):
+    text = render(make_run(tmp_path, iteration_ms=(30, 90)), width=80)
+    assert text.count("one sample") == 4
+
+
 def test_colour_changes_nothing_but_colour(tmp_path):
     run = degraded(tmp_path)
     coloured = render(run, width=100, color=True)

@@ -195,6 +195,20 @@ def test_numbers_that_are_not_what_they_say_are_invalid(tmp_path, changes, said)
     assert said in why
 
 
+def test_busy_cpus_are_what_is_measured_where_nothing_is_shaped(tmp_path):
+    run = make_run(tmp_path, busy=1.0)
+    run.write_plan(replace(run.plan, fabric="loopback", shaped=False))
+    assert verdict(tmp_path, run)[0] == "measured"
+
+
+def test_one_iteration_is_never_judged(tmp_path):
+    baseline(tmp_path)
+    found, why = verdict(tmp_path, make_run(tmp_path, iteration_ms=(30, 90)))
+    assert (found, why.rpartition(": ")[2]) == (
+        "inconclusive", "one iteration tells nothing of chance; run more iterations",
+    )  # fmt: skip
+
+
 def test_a_planned_fault_without_a_record_is_invalid(tmp_path):
     run = make_run(tmp_path, faults=(IN_EFFECT,))
     run.write_faults(())
