@@ -97,6 +97,9 @@ class HolderClient:
                     cwd="/",
                     start_new_session=True,
                 )
+        except OSError as error:
+            ours.close()
+            raise EnvironmentUnfit(f"the fabric's holder cannot be started: {error}", hint=_WAY_OUT) from error
         except BaseException:
             ours.close()
             raise

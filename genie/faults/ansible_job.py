@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -99,11 +100,29 @@ def inventory_text(hosts: Mapping[str, Mapping[str, Any]]) -> str:
     return str(yaml.dump(document, Dumper=Dumper, sort_keys=False, width=10**6, allow_unicode=True))
 
 
+def python_path(package_root: Path) -> str:
+    """PYTHONPATH with this GENIE first; the caller's own comes after, where Ansible itself may live."""
+    return os.pathsep.join(part for part in (str(package_root), os.environ.get("PYTHONPATH", "")) if part)
+
+
+def write_ansible_command(folder: Path) -> Path:
+    """An ``ansible-playbook`` of this interpreter's Ansible. The installed script need not be on any path, and its
+    first line may name an interpreter that this user cannot run.
+    """
+    folder.mkdir()
+    command = folder / "ansible-playbook"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ansible playbook "$@"\n')
+    command.chmod(0o755)
+    return command
+
+
 def ansible_environment(work: Path, playbooks: Path, roles: Path, package_root: Path) -> dict[str, str]:
     """Settings of Ansible for one run: nothing of the user's own configuration, nothing written to their home."""
     return {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]),
-        "PYTHONPATH": str(package_root),
+        "PATH": os.pathsep.join(
+            [str(work / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]
+        ),
+        "PYTHONPATH": python_path(package_root),
         "PYTHONDONTWRITEBYTECODE": "1",
         "LC_ALL": "C.UTF-8",
         "ANSIBLE_CONFIG": str(work / "ansible.cfg"),
@@ -138,6 +157,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
         work = Path(folder)
         inventory = work / "inventory"
         inventory.mkdir()
+        write_ansible_command(work / "bin")
         (work / "ansible.cfg").write_text("[defaults]\n")
         (inventory / "hosts.yml").write_text(inventory_text(job["hosts"]))
         collector = Collector()

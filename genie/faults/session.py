@@ -20,6 +20,7 @@ import numpy.typing as npt
 from genie import paths
 from genie.errors import RunAborted
 from genie.fabric.base import Fabric
+from genie.faults.ansible_job import python_path
 from genie.faults.evidence import RULES, EvidenceRecord, Observed, judge
 from genie.faults.journal import Entry, Journal, Owner, read_journal
 from genie.faults.plan import FaultPlan, fabric_variables, port_variables
@@ -258,7 +259,7 @@ class FaultSession:
             "extra": {"genie_phases": list(phases), "genie_stop_at_first_error": stop_at_first_error},
             "timeout_s": int(JOB_TIMEOUT_S) - 10,
         }
-        argv = ["env", f"PYTHONPATH={PACKAGE_ROOT}", sys.executable, "-m", "genie.faults.ansible_job"]
+        argv = ["env", f"PYTHONPATH={python_path(PACKAGE_ROOT)}", sys.executable, "-m", "genie.faults.ansible_job"]
         done = self.fabric.run("", argv, stdin=json.dumps(job).encode(), timeout_s=JOB_TIMEOUT_S)
         if done.returncode != 0:
             raise RunAborted(

@@ -3,6 +3,7 @@
 import errno
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from genie.engine.binaries import find_binary
 from genie.errors import ConfigError, EnvironmentUnfit, PlanError, RunAborted
 from genie.fabric import FABRICS, LoopbackConfig, NetnsConfig, client, open_fabric
+from genie.fabric.client import HolderClient
 from genie.fabric.counters import parse_nft_counters, parse_snmp, parse_softnet
 from genie.fabric.netns import NetnsFabric
 from genie.fabric.probe import MARKER_OBJECT, Probe
@@ -214,3 +216,9 @@ def test_the_committed_marking_program_is_what_the_source_compiles_to(tmp_path):
         assert ours == theirs, "native/bpf/marker.c was changed without rebuilding genie/fabric/marker.bpf.o"
     else:
         assert (ours["maps"], ours["license"]) == (theirs["maps"], theirs["license"])
+
+
+def test_an_interpreter_that_cannot_be_started_is_said_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(EnvironmentUnfit, match=r"holder cannot be started: .*'/nowhere/python'"):
+        HolderClient()

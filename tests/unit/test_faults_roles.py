@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from genie.faults.ansible_job import Collector, ansible_environment, inventory_text
+from genie.faults.ansible_job import (
+    Collector,
+    ansible_environment,
+    inventory_text,
+    python_path,
+    write_ansible_command,
+)
 from genie.faults.recipe import load_mechanism, roles
 from genie.paths import playbooks_dir, roles_dir
 
@@ -75,8 +81,31 @@ def test_events_become_results_and_are_never_written() -> None:
     assert (found.host, found.phase, found.ok, found.rc, found.stderr) == ("slow.h0", "verify", False, 2, "no")
 
 
+def test_ansible_is_this_interpreters_whatever_scripts_are_installed(tmp_path: Path) -> None:
+    command = write_ansible_command(tmp_path / "bin")
+    done = subprocess.run(
+        [str(command), "--version"],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ansible-playbook [core ")
+
+
+@pytest.mark.parametrize("own", [None, "/opt/a:/opt/b"])
+def test_the_callers_python_path_stays_behind_this_genies(
+    own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if own is not None:
+        monkeypatch.setenv("PYTHONPATH", own)
+    assert python_path(tmp_path) == f"{tmp_path}:{own}" if own else str(tmp_path)
+
+
 def test_nothing_of_the_user_reaches_ansible(tmp_path: Path) -> None:
     settings = ansible_environment(tmp_path, tmp_path, tmp_path, tmp_path)
     for key in ("ANSIBLE_CONFIG", "ANSIBLE_HOME", "ANSIBLE_LOCAL_TEMP"):
         assert settings[key].startswith(str(tmp_path)), key
-    assert settings["PATH"].split(os.pathsep)[0] == str(BIN)
+    assert settings["PATH"].split(os.pathsep)[:2] == [str(tmp_path / "bin"), str(BIN)]
