@@ -7,6 +7,7 @@ tell that it was. Nothing here measures or prints.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -313,8 +314,13 @@ class RunDir:
     def _write(self, name: str, content: bytes) -> Path:
         target = self.path / name
         beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        beside.write_bytes(content)
-        beside.replace(target)
+        try:
+            beside.write_bytes(content)
+            beside.replace(target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
         return target
 
     def _read_optional(self, name: str) -> dict[str, Any] | None:
