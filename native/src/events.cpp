@@ -21,6 +21,7 @@ EventFile::EventFile(const std::string& path, std::uint32_t rank, std::uint32_t 
         const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(mapped_bytes_));
         if (error != 0) {
             ::close(fd);
+            ::unlink(path.c_str());  // an event file is whole or not there
             throw Failure(Code::kOutOfMemory, with_reason("cannot reserve " + std::to_string(mapped_bytes_) +
                                                               " bytes for event file " + path,
                                                           error));
