@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from genie.errors import ConfigError, closest
-from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, TOP_LEVEL_KEYS
+from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, TOP_LEVEL_KEYS, key_owners
 
 MULTI_GROUPS = ("fault",)
 OPTIONAL_GROUPS = ("collective", "experiment")
@@ -213,6 +213,8 @@ def _check_key(override: Override) -> None:
         return
     top = re.split(r"[.@/\[]", override.key, maxsplit=1)[0]
     if top not in KNOWN_KEYS:
+        if owners := key_owners(top):
+            raise ConfigError(f"there is no such key; did you mean '{owners[0]}.{top}'?", key=top)
         raise ConfigError(f"there is no such key; {closest(top, KNOWN_KEYS)}", key=top)
     if "@" in override.key or "/" in override.key:
         raise ConfigError(f"write {top}=NAME to choose, {top}.key=value to change a value", key=override.key)

@@ -184,6 +184,7 @@ def parse_config(mapping: Mapping[str, Any], choices: Mapping[str, Choice] | Non
     groups = (*DEFAULT_CHOICES, "fault", "collective")
     hints = typing.get_type_hints(ExperimentConfig)
     values = {key: convert(value, hints[key], key) for key, value in mapping.items() if key not in groups}
+    _check_seed(values.get("seed", 1), "seed")
     made: dict[str, Choice] = {}
     for group in DEFAULT_CHOICES:
         made[group], values[group] = _parse_group(
@@ -198,8 +199,6 @@ def parse_config(mapping: Mapping[str, Any], choices: Mapping[str, Choice] | Non
         raise ConfigError(f"must be above 0, found {config.timeout!r}", key="timeout")
     if not 0 <= config.warmup < 2**20:
         raise ConfigError(f"must lie between 0 and 2^20, found {config.warmup}", key="warmup")
-    if config.seed < 0 or config.seed >= 2**63:
-        raise ConfigError(f"must lie between 0 and 2^63-1, found {config.seed}", key="seed")
     for key in ("name", "out", "run_dir"):
         text = getattr(config, key)
         if (
@@ -251,6 +250,16 @@ def refuse_unknown(mapping: Mapping[str, Any], known: Iterable[str], path: str) 
             raise ConfigError(f"there is no such key{suggestion(str(key), names)}", key=where)
 
 
+def key_owners(key: str) -> list[str]:
+    """Groups that have a key of this name in one of their kinds: where somebody who left the group out meant it."""
+    owners = [
+        group
+        for group in DEFAULT_CHOICES
+        if any(key in {f.name for f in dataclasses.fields(cls)} for cls, _ in registry(group).values())
+    ]
+    return owners + ["collective"] * (key in {f.name for f in dataclasses.fields(_collectives_config())})
+
+
 def _collectives_config() -> type[Any]:
     return cast(type[Any], importlib.import_module("genie.collectives.config").CollectivesConfig)
 
@@ -288,7 +297,16 @@ def _parse_group(group: str, value: Any, choice: Choice | None, seed: Any) -> tu
     if "seed" in own and seed is not None:
         content.setdefault("seed", seed)
     name, is_default = (choice.name, choice.is_default) if choice else (kind, False)
-    return Choice(kind, name, is_default), build(cls, content, group)
+    made = build(cls, content, group)
+    if "seed" in own:
+        _check_seed(made.seed, f"{group}.seed")
+    return Choice(kind, name, is_default), made
+
+
+def _check_seed(seed: int, key: str) -> None:
+    """Python's generator takes the absolute value: -1 would be a second name of 1."""
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"must lie between 0 and 2^63-1, found {seed}", key=key)
 
 
 def _parse_faults(value: Any) -> dict[str, Any]:

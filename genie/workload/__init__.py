@@ -15,6 +15,11 @@ from genie.errors import ConfigError, closest
 from genie.workload.config import CONTROL_DEPS, ChakraConfig, WorkloadConfig, from_mapping
 from genie.workload.trace import Trace
 
+MOST_RANKS = 2048
+"""Of a generated or replicated job: the programs of a ring grow with the square of its ranks, 2048 take 2 GB."""
+MOST_LAYER_PASSES = 250_000
+"""Ranks × layers × micro-batches: some three minutes of planning on one core."""
+
 
 def read(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
     """The job that ``config`` describes: one iteration, with durations as the files have them (None where none).
@@ -33,6 +38,7 @@ def read(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
     if config.control_deps not in CONTROL_DEPS:
         hint = closest(config.control_deps, CONTROL_DEPS)
         raise ConfigError(f"no such choice {config.control_deps!r}", key="workload.control_deps", hint=hint)
+    _refuse_too_large(config)
     if isinstance(config, ChakraConfig):
         from genie.workload.chakra.read import read_chakra
 
@@ -43,6 +49,21 @@ def read(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
         trace = GENERATORS[config.name](config)
     trace.parameters = asdict(config)
     return trace
+
+
+def _refuse_too_large(config: WorkloadConfig) -> None:
+    """Before anything of the size is made: a typo in a number shall not fill the memory of the machine."""
+    key = "replicate_ranks" if isinstance(config, ChakraConfig) else "ranks"
+    ranks = int(getattr(config, key))
+    if ranks > MOST_RANKS:
+        raise ConfigError(f"expected at most {MOST_RANKS} ranks, found {ranks}", key=f"workload.{key}")
+    layers, batches = int(getattr(config, "layers", 1)), int(getattr(config, "micro_batches", 1))
+    if ranks * layers * batches > MOST_LAYER_PASSES:
+        raise ConfigError(
+            f"{ranks} ranks × {layers} layers × {batches} micro-batches are more than {MOST_LAYER_PASSES}",
+            key="workload.layers",
+            hint="raise workload.iterations to run for longer, workload.hidden for larger messages",
+        )
 
 
 def load(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
