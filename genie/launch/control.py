@@ -200,8 +200,7 @@ class Controller:
         grace to say what they were waiting for. Never raises for a rank's failure.
         """
         reason = ""
-        for agent in self._agents:
-            agent.heard_s = time.monotonic()
+        looked_s = self._hear_of_all()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while len(self._statuses) < len(self._host_of_rank):
@@ -213,8 +212,12 @@ class Controller:
                     reason = f"the agent on {_names(set(self._lost))} went away"
                 elif self._failures:
                     reason = describe(self._failures[0])
-                elif silence_s is not None and (silent := self._silent_for(silence_s)):
-                    reason = f"nothing was heard from the agent on {_names(silent)} for {silence_s:g} s"
+                elif silence_s is not None:
+                    if time.monotonic() - looked_s > silence_s / 2:
+                        self._hear_of_all()  # it was this process that stood still (Ctrl-Z): what they said is unread
+                    looked_s = time.monotonic()
+                    if silent := self._silent_for(silence_s):
+                        reason = f"nothing was heard from the agent on {_names(silent)} for {silence_s:g} s"
                 if reason:
                     break
         except (KeyboardInterrupt, RunAborted):
@@ -224,6 +227,13 @@ class Controller:
             self._abort(reason)
         missing = {rank: -1 for rank in self._host_of_rank if rank not in self._statuses}
         return Outcome({**self._statuses, **missing}, tuple(self._failures), reason, tuple(dict.fromkeys(self._lost)))
+
+    def _hear_of_all(self) -> float:
+        """Count every agent's silence from now."""
+        now_s = time.monotonic()
+        for agent in self._agents:
+            agent.heard_s = now_s
+        return now_s
 
     def _silent_for(self, silence_s: float) -> set[str]:
         """Hosts with unfinished ranks whose agents have said nothing for so long: stopped, or out of reach."""

@@ -69,7 +69,7 @@ def obedient(agent, kind, payload):
     return None
 
 
-def run_phases(tmp_path, scripts, silence_s=None):
+def run_phases(tmp_path, scripts, silence_s=None, on_progress=lambda _: None):
     with Controller(TOKEN) as controller:
         controller.listen_unix(tmp_path)
         agents = [PythonAgent(tmp_path, f"h{i}", script) for i, script in enumerate(scripts)]
@@ -80,7 +80,7 @@ def run_phases(tmp_path, scripts, silence_s=None):
         controller.connect([(rank, 0x7F000001, port) for rank, port in ports.items()], 5)
         offsets = controller.clock_offsets()
         controller.start(time.monotonic_ns(), offsets)
-        outcome = controller.wait_done(10, silence_s=silence_s)
+        outcome = controller.wait_done(10, on_progress, silence_s=silence_s)
         controller.bye()
         for agent in agents:
             agent.join(5 if silence_s is None else 0)
@@ -128,18 +128,36 @@ def test_a_lost_agent_ends_the_run_by_name(tmp_path):
     assert outcome.statuses == {0: -1, 1: 2}
 
 
+def talkative(agent, kind, payload):
+    """Reports progress for a second, then is done."""
+    if kind is Frame.START:
+        threading.Thread(target=keep_talking, args=(agent,), daemon=True).start()
+        return None
+    return obedient(agent, kind, payload)
+
+
+def keep_talking(agent):
+    end_s = time.monotonic() + 1
+    while Frame.ABORT not in agent.seen and time.monotonic() < end_s:
+        agent.send(Frame.PROGRESS, struct.pack("<IIQQQ", agent.rank, 1, 10, 100, 100))
+        time.sleep(0.02)  # the pace of progress is what is tested
+    if Frame.ABORT not in agent.seen:
+        agent.send(Frame.DONE, struct.pack("<II", agent.rank, 0) + protocol.text(""))
+
+
+def test_a_controller_that_stood_still_itself_blames_nobody(tmp_path):
+    stood_still = []
+
+    def stand_still(progress):
+        if progress and not stood_still:
+            stood_still.append(time.sleep(0.7))
+
+    _, _, _, outcome = run_phases(tmp_path, [talkative, talkative], silence_s=0.4, on_progress=stand_still)
+    assert stood_still
+    assert outcome.ok, outcome
+
+
 def test_agents_that_say_nothing_are_given_up_by_name(tmp_path):
-    def talkative(agent, kind, payload):
-        if kind is Frame.START:
-            threading.Thread(target=keep_talking, args=(agent,), daemon=True).start()
-            return None
-        return obedient(agent, kind, payload)
-
-    def keep_talking(agent):
-        while Frame.ABORT not in agent.seen:
-            agent.send(Frame.PROGRESS, struct.pack("<IIQQQ", agent.rank, 1, 10, 100, 100))
-            time.sleep(0.02)  # the pace of progress is what is tested
-
     def dead(agent, kind, payload):
         return None if kind in (Frame.START, Frame.ABORT) else obedient(agent, kind, payload)
 
