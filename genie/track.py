@@ -7,6 +7,8 @@ still. Logging twice is the same as once. Names of metrics and tags: docs/result
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import logging
 import math
@@ -142,13 +144,34 @@ def _client(uri: str) -> Any:
     return MlflowClient(tracking_uri=uri)
 
 
+@contextlib.contextmanager
+def _alone_in(uri: str) -> Iterator[None]:
+    """Nobody else makes tables or experiments in the SQLite file meanwhile: MLflow cannot, when several runs that end
+    at once are the first ones in a folder. The folder itself carries the lock, so no file is left behind.
+    """
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    folder = Path(uri.removeprefix("sqlite:///")).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: as good as it was without
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 class _Store:
     """One experiment in one tracking store."""
 
     def __init__(self, uri: str, experiment: str, out: Path) -> None:
         self.uri = uri
-        if uri.startswith("sqlite:///"):
-            Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        with _alone_in(uri):
+            self._open(uri, experiment, out)
+
+    def _open(self, uri: str, experiment: str, out: Path) -> None:
         self.client = _client(uri)
         found = self.client.get_experiment_by_name(experiment)
         if found is None:

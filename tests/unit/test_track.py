@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 from rundir_maker import IN_EFFECT, make_run
@@ -203,3 +205,38 @@ def test_series_are_thinned_to_a_thousand_points_with_both_ends(count):
     steps = list(track.downsample(count))
     assert len(steps) <= 1000
     assert not count or (steps[0] == 0 and steps[-1] == count - 1)
+
+
+AT_ONCE = """
+import sys
+from pathlib import Path
+from genie import track
+import mlflow.tracking
+print("ready", flush=True)
+sys.stdin.readline()
+out = Path(sys.argv[1])
+print(track._Store(f"sqlite:///{out / 'genie.db'}", "genie", out).experiment_id)
+"""
+
+
+def test_runs_that_end_at_once_are_all_the_first_in_a_folder(tmp_path):
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", AT_ONCE, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    ends = [writer.communicate(timeout=60) for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0, 0], ends
+    assert {said for said, _ in ends} == {"1\n"}
