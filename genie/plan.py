@@ -153,12 +153,12 @@ def _refuse_two_controls(config: ExperimentConfig) -> None:
 
 
 def _spin_ns(config: ExperimentConfig, ranks: int) -> int:
-    """How long a rank spins before it sleeps. All ranks of these fabrics share this machine's cores, and more ranks
-    than cores that spin would take them from the ones that work.
+    """How long a rank spins before it sleeps. All ranks of these fabrics share the cores that this process may use,
+    and more ranks than cores that spin would take them from the ones that work.
     """
     if config.transport.spin != "auto":
         return parse_ns(config.transport.spin, key="transport.spin")
-    return SPIN_NS if ranks <= (os.cpu_count() or 1) else 0
+    return SPIN_NS if ranks <= len(os.sched_getaffinity(0)) else 0
 
 
 def _host_rates(network: Topology) -> dict[str, int]:

@@ -66,8 +66,8 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """``host.json``: the machine that ran the emulation. ``samples`` are (CLOCK_MONOTONIC ns, share of all cores that
-    was busy since the sample before, 0 to 1).
+    """``host.json``: the machine that ran the emulation. ``cores`` are those the run may use, ``samples`` are
+    (CLOCK_MONOTONIC ns, share of them that was busy since the sample before, 0 to 1).
     """
 
     cores: int
