@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import signal
 import struct
 import threading
 import time
@@ -388,3 +389,22 @@ def test_a_command_that_the_kernel_refuses_is_told_and_leaves_nothing(tmp_path):
         fabric.build()
     with pytest.raises(RunAborted, match="not built"):
         fabric.run("h0", ["true"])
+
+
+def test_a_command_whose_asker_is_interrupted_is_killed(tmp_path):
+    """Else a fault that was being applied could be applied after it was taken back."""
+    with running(tmp_path, SingleSwitchConfig(hosts=2)) as fabric:
+
+        def count() -> int:
+            return len(fabric.run("", ["pgrep", "-fx", "sleep 612"]).stdout.split())
+
+        def interrupt() -> None:
+            wait_until(lambda: count() == 1, "the command's start")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            fabric.run("h0", ["sleep", "612"])
+        interrupter.join()
+        assert count() == 0
