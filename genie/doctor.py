@@ -11,7 +11,6 @@ import importlib.metadata
 import os
 import resource
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -147,13 +146,12 @@ def _examine_programs() -> Iterator[Finding]:
         clang or "no clang: the marking program that came with GENIE is used",
         "" if clang else "only needed to change native/bpf/marker.c: apt-get install clang",
     )
-    ansible = shutil.which("ansible-playbook", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
     version, runner = _version("ansible-core"), _version("ansible-runner")
     yield Finding(
         "Ansible",
-        bool(ansible and version and runner),
-        f"core {version or 'missing'}, runner {runner or 'missing'}, {ansible or 'no ansible-playbook'}",
-        "" if ansible and version and runner else "faults need it: pip install ansible-core ansible-runner",
+        bool(version and runner),  # as packages of this interpreter; the installed scripts are not used
+        f"core {version or 'missing'}, runner {runner or 'missing'}",
+        "" if version and runner else "faults need it: pip install ansible-core ansible-runner",
     )
     mlflow = _version("mlflow-skinny") or _version("mlflow")
     server = _version("mlflow")
