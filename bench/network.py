@@ -42,14 +42,7 @@ def point_to_point(seconds: int = 5, rounds: int = 3) -> list[Row]:
     job = {"name": "collective", "ranks": 2, "kind": "broadcast", "sizes": [size], "iterations": 12}
     with fabric(2) as net:
         for _ in range(rounds):
-            events = replay(
-                net,
-                job,
-                CollectivesConfig(broadcast="ring"),
-                iterations=12,
-                congestion_control="cubic",
-                spin_ns=100_000,
-            )
+            events = replay(net, job, CollectivesConfig(broadcast="ring"), iterations=12, congestion_control="cubic")
             times = call_times_ns(events, skip=2)
             receiver = events[1]
             cpu_s = (receiver.cpu_user_ns + receiver.cpu_system_ns) / 1e9 / (receiver.bytes_received / 1e9)

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import socket
 from collections import Counter
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from genie.collectives.lower import lower
 from genie.collectives.program import RankProgram
 from genie.engine.encode import EngineSettings, event_capacity
 from genie.engine.predict import Prediction, predict
+from genie.engine.wire import EVENT
 from genie.errors import ConfigError, EnvironmentUnfit, PlanError, closest
 from genie.fabric import open_fabric
 from genie.fabric.base import Capabilities
@@ -112,6 +114,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
         # Only where packets take paths: on the shared loopback a fixed port may belong to somebody else.
         seed=config.seed if capabilities.shaping else None,
     )
+    _refuse_no_room(Path(config.out), programs, settings)
     rates_bps = _host_rates(network) if capabilities.shaping else {}
     prediction = predict(programs, host_of_rank, rates_bps, HOP_LATENCY_NS) if rates_bps else None
     notes = [*trace.notes, *fabric.notes]
@@ -140,6 +143,19 @@ def _refuse_before_work(config: ExperimentConfig, hashes: Mapping[str, str]) -> 
                     raise EnvironmentUnfit(
                         f"transport.congestion_control: this kernel has no {name!r}; {closest(name, offered)}"
                     ) from error
+
+
+def _refuse_no_room(out: Path, programs: tuple[RankProgram, ...], settings: EngineSettings) -> None:
+    """Ranks reserve the room for all their events before they start; say it before anything is built."""
+    wanted = sum(event_capacity(program, settings) * EVENT.itemsize for program in programs)
+    absolute = out.absolute()
+    place = next(path for path in (absolute, *absolute.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if wanted > free:
+        raise PlanError(
+            f"events of {settings.iterations} iterations need {format_bytes(wanted)}, {place} has {format_bytes(free)}",
+            hint="lower workload.iterations or warmup, set record.messages=false, or choose another out=DIR",
+        )
 
 
 def _refuse_two_controls(config: ExperimentConfig) -> None:

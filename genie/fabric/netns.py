@@ -50,8 +50,12 @@ class NetnsFabric:
     def __init__(self, config: NetnsConfig, topology: Topology, run_dir: Path) -> None:
         if config.packets not in PACKETS:
             raise ConfigError(f"no mode {config.packets!r}, {closest(config.packets, PACKETS)}", key="fabric.packets")
-        if not config.time_dilation > 0:
-            raise ConfigError(f"expected a factor above 0, found {config.time_dilation}", key="fabric.time_dilation")
+        if not config.time_dilation >= 1:
+            raise ConfigError(
+                f"expected a factor of at least 1, found {config.time_dilation:g}: below it the machine would have to "
+                "be faster than the network it emulates",
+                key="fabric.time_dilation",
+            )
         for port in topology.ports:
             rate_bps = port.model.rate_bps / config.time_dilation
             if not LEAST_RATE_BPS <= rate_bps <= MOST_RATE_BPS:

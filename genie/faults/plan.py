@@ -268,6 +268,8 @@ def _convert(fault: str, parameter: Parameter, said: object, port: Port, facts: 
         ppb = round(parse_ratio(said, key=key) * PPB)
         if ppb == 0:
             raise PlanError(f"{key}: {said} is below one in a billion, which would change nothing")
+        if ppb >= PPB:
+            raise PlanError(f"{key}: {said} would lose every packet, so that no rank could finish; expected less")
         return f"{parameter.name}_ppb", ppb
     return f"{parameter.name}_bytes", parse_bytes(said, key=key)
 

@@ -67,8 +67,10 @@ def resolve(
         ports = [port for port in ports if _direction(port, nodes, key) == config.ends]
     ports = _pick(name, config, topology, ports, acts_on, seed)
     if not ports:
-        reason = why_not or f"no selected port points {config.ends}"
-        raise PlanError(f"{key}: no target is left of {', '.join(config.selectors)}: {reason}")
+        said = ", ".join(config.selectors)
+        if why_not:
+            raise PlanError(f"{key}.targets: every port that {said} selects is one {why_not}")
+        raise PlanError(f"{key}.targets: no port that {said} selects points {config.ends}")
     return tuple(ports)
 
 

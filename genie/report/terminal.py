@@ -86,7 +86,7 @@ def _measure_late(run: RunDir) -> Judgement:
 
 
 def _verdict_line(judgement: Judgement) -> Text:
-    return Text.assemble((judgement.verdict.upper(), STYLES[judgement.verdict]), f"  {judgement.why}")
+    return Text.assemble((judgement.verdict.upper(), STYLES.get(judgement.verdict, "bold")), f"  {judgement.why}")
 
 
 def _subtitle(run: RunDir, plan: PlanRecord) -> str:

@@ -128,8 +128,8 @@ def test_rates_beyond_the_machine_are_noted(monkeypatch, tmp_path):
     [
         (NetnsConfig(packets="exakt"), "fabric.packets: no mode 'exakt', did you mean 'exact'?"),
         (NetnsConfig(time_dilation=1e9), "fabric.time_dilation: makes h0/switch0 a port of 0.1 bit/s"),
-        (NetnsConfig(time_dilation=1e-9), "the shaper needs 8 kbit/s to 1 Tbit/s"),
-        (NetnsConfig(time_dilation=0), "fabric.time_dilation: expected a factor above 0, found 0"),
+        (NetnsConfig(time_dilation=0.5), "fabric.time_dilation: expected a factor of at least 1, found 0.5"),
+        (NetnsConfig(time_dilation=0), "fabric.time_dilation: expected a factor of at least 1, found 0"),
         (NetnsConfig(congestion="cubic; reboot"), "fabric.congestion: expected the name of a TCP congestion control"),
         (NetnsConfig(sample_interval="1us"), "fabric.sample_interval: expected at least 100us, found '1us'"),
     ],

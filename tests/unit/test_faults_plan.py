@@ -15,6 +15,8 @@ from genie.faults.plan import FaultPlan, RunFacts, plan_faults
 from genie.faults.recipe import load_mechanism, roles
 from genie.paths import conf_dir
 from genie.schema import build
+from genie.topology import build as build_topology
+from genie.topology.config import LeafSpineConfig
 from genie.topology.model import Ecn, Link, Node, Port, PortModel, Topology
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "faults"
@@ -101,6 +103,7 @@ REFUSALS = [
     pytest.param({"f": config(parameters={"rate": "1kbps"})}, ALL_CAN, EXACT, id="below what the shaper can"),
     pytest.param({"f": config("port_loss", parameters={"ratio": "120%"})}, ALL_CAN, EXACT, id="more than all packets"),
     pytest.param({"f": config("port_loss", parameters={"ratio": 0})}, ALL_CAN, EXACT, id="a loss of nothing"),
+    pytest.param({"f": config("port_loss", parameters={"ratio": 1})}, ALL_CAN, EXACT, id="a loss of everything"),
     pytest.param({"f": config("port_loss")}, ALL_CAN, RunFacts(packets="bulk"), id="loss of super-packets"),
     pytest.param(
         {"f": config()},
@@ -127,6 +130,12 @@ def test_refusals(
     lacks = capabilities.faults and not (capabilities.ecn and capabilities.loss and capabilities.shaping)
     assert caught.value.exit_code == (3 if lacks else 2)
     check_golden("refusals.yml", request.node.callspec.id, str(caught.value))
+
+
+def test_marking_cannot_be_taken_from_ports_that_do_not_mark() -> None:
+    unmarked = build_topology(LeafSpineConfig(ecn=False))
+    with pytest.raises(PlanError, match="every port that switches selects is one which marks nothing"):
+        plan_faults({"f": config("port_ecn", "switches", parameters={})}, unmarked, ALL_CAN, EXACT)
 
 
 def test_faults_on_different_things_of_one_port_go_together() -> None:

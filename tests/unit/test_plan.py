@@ -4,7 +4,7 @@ import pytest
 
 from genie.argv import parse
 from genie.compose import compose
-from genie.errors import ConfigError, EnvironmentUnfit
+from genie.errors import ConfigError, EnvironmentUnfit, PlanError
 from genie.plan import make_plan
 from genie.schema import parse_config
 
@@ -26,6 +26,11 @@ def test_a_run_directory_that_is_taken_is_refused_before_the_run(tmp_path):
         with pytest.raises(ConfigError, match=r"run_dir: .* exists and is not an empty directory"):
             plan(f"run_dir={taken}")
     plan(f"run_dir={tmp_path / 'new'}")
+
+
+def test_events_that_the_disk_cannot_hold_are_refused_before_the_run():
+    with pytest.raises(PlanError, match=r"events of 1000000001 iterations need .*iB, .* has .*iB"):
+        plan("workload.iterations=1000000000")
 
 
 def test_a_congestion_control_that_the_kernel_lacks_is_named():

@@ -84,6 +84,14 @@ def test_the_verdict_comes_first(tmp_path):
     assert render(degraded(tmp_path), width=80).startswith("DEGRADED  slower than the healthy run")
 
 
+def test_a_verdict_of_a_newer_version_is_shown(tmp_path):
+    run = degraded(tmp_path)
+    render(run)
+    stored = run.path / "results.json"
+    stored.write_text(stored.read_text().replace('"verdict": "degraded"', '"verdict": "puzzling"', 1))
+    assert render(run).startswith("PUZZLING")
+
+
 def test_one_sample_has_no_confidence_interval(tmp_path):
     text = render(make_run(tmp_path, iteration_ms=(30, 90)), width=80)
     assert text.count("one sample") == 4
