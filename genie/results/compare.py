@@ -268,6 +268,8 @@ def _why_invalid(
         return f"{metrics.events_dropped} events found no room in the event files, so the numbers are incomplete"
     busy = metrics.cpu_busy_ratio
     # Where nothing is shaped, times say what the software costs: a fully busy CPU is what is measured.
+    if run.plan.shaped and busy is None:
+        return "the load of this machine was not recorded (host.json), so its CPUs may have set the pace"
     if run.plan.shaped and busy is not None and busy > thresholds.cpu_busy_ratio:
         return (
             f"emulator saturated: the CPUs were {busy:.0%} busy (limit {thresholds.cpu_busy_ratio:.0%}), so they, "

@@ -412,7 +412,8 @@ def _cpu_busy(host: HostRecord | None, start: int | None, end: int | None) -> fl
 def _fabric(
     run: RunDir, plan: PlanRecord, start: int | None, end: int | None, flags: list[str]
 ) -> tuple[tuple[PortTotals, ...], FabricTotals]:
-    before, after = run.counters()
+    counters = run.counters()
+    before, after = counters.before, counters.after
     samples = run.ports()
     if samples is not None and samples.dropped:
         flags.append(f"{samples.dropped} queue samples found no room")

@@ -66,6 +66,8 @@ def _read(hint: Any, value: Any, where: str) -> Any:
             raise GenieError(f"{where}: expected a list, found {type(value).__name__}")
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return tuple(_read(arguments[0], inner, f"{where}[{i}]") for i, inner in enumerate(value))
+        if len(value) != len(arguments):
+            raise GenieError(f"{where}: expected {len(arguments)} entries, found {len(value)}")
         return tuple(_read(a, inner, where) for a, inner in zip(arguments, value, strict=True))
     if origin in (dict, Mapping) or getattr(origin, "__name__", "") == "Mapping":
         if not isinstance(value, Mapping):

@@ -76,6 +76,14 @@ class HostRecord:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class CountersRecord:
+    """``counters.json``: node or port → counter → value, right before the start and right after the end."""
+
+    before: Mapping[str, Mapping[str, int]]
+    after: Mapping[str, Mapping[str, int]] | None = None
+
+
 class RunDir:
     """One run directory. Make with `create` or `open`; one process writes, any number read."""
 
@@ -271,10 +279,10 @@ class RunDir:
         """Queue samples; None where the fabric has no ports."""
         return read_ports(self.ports_path) if self.ports_path.is_file() else None
 
-    def counters(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]] | None]:
-        """(before, after); ({}, None) where none were read."""
+    def counters(self) -> CountersRecord:
+        """Empty, and without an after, where none were read."""
         content = self._read_optional("counters.json")
-        return (content["before"], content["after"]) if content else ({}, None)
+        return from_plain(CountersRecord, content, str(self.path / "counters.json")) if content else CountersRecord({})
 
     def host(self) -> HostRecord | None:
         """The machine's load; None where it was not watched."""

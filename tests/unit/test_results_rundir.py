@@ -38,7 +38,7 @@ def test_what_is_written_is_read_back(tmp_path):
     assert run.operators == operators()
     assert run.faults() == (IN_EFFECT,)
     assert run.host().cores == 2
-    assert run.counters()[1]["leaf0/spine0"]["ce_marked"] == 42
+    assert run.counters().after["leaf0/spine0"]["ce_marked"] == 42
     assert run.manifest.faults == ("link_rate_10pct",)
     assert run.status == ("finished", "")
     assert "layers: 2" in run.config_yaml
