@@ -82,10 +82,10 @@ def inventory_text(hosts: Mapping[str, Mapping[str, Any]]) -> str:
         __slots__ = ()
 
     class Dumper(yaml.SafeDumper):
-        pass
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
 
     Dumper.add_representer(Unsafe, lambda dumper, data: dumper.represent_scalar("!unsafe", str(data), style='"'))
-    Dumper.ignore_aliases = lambda *_: True  # type: ignore[method-assign]
 
     def wrap(value: Any) -> Any:
         if isinstance(value, str):

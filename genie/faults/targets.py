@@ -145,7 +145,7 @@ def _pick(name: str, config: FaultConfig, topology: Topology, ports: list[Port],
     size = config.count if config.count is not None else max(1, math.floor((config.fraction or 0) * len(groups) + 0.5))
     if size > len(groups):
         raise PlanError(f"fault.{name}.count: {size} asked for, {', '.join(config.selectors)} selects {len(groups)}")
-    drawn = random.Random(f"{seed}:{config.role}").sample(range(len(groups)), size)  # noqa: S311
+    drawn = random.Random(f"{seed}:{config.role}").sample(range(len(groups)), size)  # noqa: S311  targets that a seed repeats, not a secret
     return [port for index in sorted(drawn) for port in groups[index]]
 
 

@@ -165,21 +165,10 @@ class Controller:
 
     def clock_offsets(self, timeout_s: float = 5.0) -> dict[str, ClockOffset]:
         """Each host's clock against ours: the best of several round trips (Cristian's algorithm, 1989)."""
-        offsets: dict[str, ClockOffset] = {}
-        for host, agent in self._by_host.items():
-            best: ClockOffset | None = None
-            for _ in range(_PINGS):
-                token = secrets.randbits(63)
-                sent_ns = time.monotonic_ns()
-                self._send(agent, protocol.frame(Frame.PING, struct.pack("<Q", token)))
-                self._until(lambda t=token: t in self._pongs, timeout_s, lambda h=host: f"{h} answered no ping")  # type: ignore[misc]
-                remote_ns, received_ns = self._pongs.pop(token)
-                error_ns = (received_ns - sent_ns) // 2
-                if best is None or error_ns < best.error_ns:
-                    best = ClockOffset(remote_ns - (sent_ns + received_ns) // 2, error_ns)
-            if best is not None:
-                offsets[host] = best
-        return offsets
+        return {
+            host: min((self._ping(host, agent, timeout_s) for _ in range(_PINGS)), key=lambda found: found.error_ns)
+            for host, agent in self._by_host.items()
+        }
 
     def start(self, at_mono_ns: int, offsets: Mapping[str, ClockOffset]) -> None:
         """All ranks begin at ``at_mono_ns`` of our clock, each told in its own."""
@@ -388,6 +377,15 @@ class Controller:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if agent.outgoing else 0)
         self._selector.modify(agent.socket, events, agent)
+
+    def _ping(self, host: str, agent: _Agent, timeout_s: float) -> ClockOffset:
+        """One round trip: the agent's clock was read somewhere within it."""
+        token = secrets.randbits(63)
+        sent_ns = time.monotonic_ns()
+        self._send(agent, protocol.frame(Frame.PING, struct.pack("<Q", token)))
+        self._until(lambda: token in self._pongs, timeout_s, lambda: f"{host} answered no ping")
+        remote_ns, received_ns = self._pongs.pop(token)
+        return ClockOffset(remote_ns - (sent_ns + received_ns) // 2, (received_ns - sent_ns) // 2)
 
     def _broadcast(self, data: bytes) -> None:
         for agent in list(self._by_host.values()):
