@@ -18,35 +18,58 @@ CONTROL_DEPS = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, slots=True)
-class MoeConfig:
+class CommonConfig:
+    """What every workload has: how often it is repeated, and where compute times come from.
+
+    ``device`` names the accelerator of the roofline, ``compute_scale`` multiplies every compute time,
+    ``control_deps`` is auto, on or off (docs/workloads.md).
+    """
+
+    name: str = ""
+    iterations: int = 8
+    device: str = ""
+    compute_scale: float = 1.0
+    control_deps: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig(CommonConfig):
+    """A training step of a transformer: the model's shape, and how its work becomes time.
+
+    ``efficiency`` is the part of the peak FLOP/s that is reached; ``scale_down`` divides the device's speed: 4000 lets
+    hosts with 100 Mb/s stand for hosts with 400 Gb/s.
+    """
+
+    device: str = "h100"
+    ranks: int = 8
+    layers: int = 4
+    hidden: int = 256
+    ffn: int = 1024
+    sequence: int = 256
+    micro_batch: int = 1
+    micro_batches: int = 1
+    dtype: str = "bf16"
+    efficiency: float = 0.4
+    scale_down: float = 4000.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoeConfig(TrainingConfig):
     """Mixture of experts, expert-parallel over all ranks, dense layers data-parallel.
 
     ``imbalance`` is the sigma of the lognormal popularity of experts (0 = all alike); ``capacity_factor`` drops what
-    exceeds that multiple of an even share at an expert (0 = nothing is dropped); ``scale_down`` divides the device's
-    speed: 4000 lets hosts with 100 Mb/s stand for hosts with 400 Gb/s. ``efficiency`` is the part of the peak FLOP/s
-    that is reached.
+    exceeds that multiple of an even share at an expert (0 = nothing is dropped).
     """
 
     name: str = "moe"
-    ranks: int = 8
-    iterations: int = 8
-    device: str = "h100"
-    compute_scale: float = 1.0
-    control_deps: str = "auto"
-    layers: int = 4
-    hidden: int = 256
     ffn: int = 512
     experts: int = 16
     top_k: int = 2
     sequence: int = 192
-    micro_batch: int = 1
     micro_batches: int = 2
-    dtype: str = "bf16"
     imbalance: float = 0.35
     capacity_factor: float = 0.0
     bucket: int | str = "512KiB"
-    efficiency: float = 0.4
-    scale_down: float = 4000.0
     seed: int = 1
 
     description: ClassVar[str] = (
@@ -55,78 +78,40 @@ class MoeConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class DpConfig:
-    """Data parallel (DDP): gradients all-reduced in buckets while the backward pass goes on. Keys as in `MoeConfig`."""
+class DpConfig(TrainingConfig):
+    """Data parallel (DDP): gradients all-reduced in buckets while the backward pass goes on."""
 
     name: str = "dp"
-    ranks: int = 8
-    iterations: int = 8
-    device: str = "h100"
-    compute_scale: float = 1.0
-    control_deps: str = "auto"
-    layers: int = 4
-    hidden: int = 256
-    ffn: int = 1024
-    sequence: int = 256
-    micro_batch: int = 1
-    micro_batches: int = 1
-    dtype: str = "bf16"
     bucket: int | str = "1MiB"
-    efficiency: float = 0.4
-    scale_down: float = 4000.0
 
     description: ClassVar[str] = "data parallel: gradient buckets all-reduced during the backward pass (DDP)"
 
 
 @dataclass(frozen=True, slots=True)
-class FsdpConfig:
+class FsdpConfig(TrainingConfig):
     """Fully sharded data parallel: parameters gathered layer by layer, gradients reduce-scattered.
 
     ``prefetch`` is how many layers ahead of the computation parameters are gathered (0 = none).
     """
 
     name: str = "fsdp"
-    ranks: int = 8
-    iterations: int = 8
-    device: str = "h100"
-    compute_scale: float = 1.0
-    control_deps: str = "auto"
     layers: int = 3
-    hidden: int = 256
     ffn: int = 896
-    sequence: int = 256
-    micro_batch: int = 1
-    micro_batches: int = 1
-    dtype: str = "bf16"
     prefetch: int = 1
-    efficiency: float = 0.4
-    scale_down: float = 4000.0
 
     description: ClassVar[str] = "fully sharded data parallel: all-gather of parameters, reduce-scatter of gradients"
 
 
 @dataclass(frozen=True, slots=True)
-class TpPpConfig:
+class TpPpConfig(TrainingConfig):
     """Tensor, pipeline and data parallel (Megatron): 1F1B schedule; data-parallel size = ranks / (tp · pp)."""
 
     name: str = "tp_pp"
-    ranks: int = 8
-    iterations: int = 8
-    device: str = "h100"
-    compute_scale: float = 1.0
-    control_deps: str = "auto"
     tp: int = 2
     pp: int = 2
-    layers: int = 4
-    hidden: int = 256
-    ffn: int = 1024
     sequence: int = 384
-    micro_batch: int = 1
     micro_batches: int = 4
-    dtype: str = "bf16"
     bucket: int | str = "1MiB"
-    efficiency: float = 0.4
-    scale_down: float = 4000.0
 
     description: ClassVar[str] = (
         "tensor, pipeline and data parallel: 1F1B send/receive, all-reduces in sub-communicators"
@@ -134,7 +119,7 @@ class TpPpConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveConfig:
+class CollectiveConfig(CommonConfig):
     """One kind of collective at many sizes without compute, as nccl-tests does it, with its size convention.
 
     ``sizes`` replaces the range ``min_bytes`` … ``max_bytes`` in steps of ``factor``; each size is done ``repeats``
@@ -143,10 +128,6 @@ class CollectiveConfig:
 
     name: str = "collective"
     ranks: int = 8
-    iterations: int = 8
-    device: str = ""
-    compute_scale: float = 1.0
-    control_deps: str = "auto"
     kind: str = "all_reduce"
     sizes: tuple[int | str, ...] = ()
     min_bytes: int | str = "4KiB"
@@ -159,7 +140,7 @@ class CollectiveConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ChakraConfig:
+class ChakraConfig(CommonConfig):
     """Replay of Chakra execution traces.
 
     ``path`` is a directory, a prefix (``PREFIX.<rank>.et``) or a file; ``comm_groups`` a communicator JSON file
@@ -169,10 +150,6 @@ class ChakraConfig:
 
     name: str = "chakra"
     path: str = ""
-    iterations: int = 8
-    device: str = ""
-    compute_scale: float = 1.0
-    control_deps: str = "auto"
     comm_groups: str = ""
     replicate_ranks: int = 0
     streams: str = "merged"
