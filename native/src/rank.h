@@ -1,8 +1,8 @@
 // One rank: a state machine that walks its program and never blocks.
 //
-// `advance` does what can be done now and says until when nothing will happen by itself. Time comes from
-// `Clock`
-// (`Nanos now()`), bytes go through `Transport`:
+// `advance` does what can be done now and says until when nothing will happen by itself. Operators are kept
+// in `Schedule`, running calls in `Instances`. Time comes from `Clock` (`Nanos now()`), bytes go through
+// `Transport`:
 //
 //     bool poll(Sink&)                                  deliver what has arrived; true if anything happened
 //     bool pending()                                    there is more to deliver at once
@@ -18,15 +18,17 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "events.h"
 #include "failure.h"
+#include "instance.h"
 #include "program.h"
+#include "schedule.h"
 #include "transport.h"
 #include "units.h"
+#include "waiting.h"
 
 namespace genie {
 
@@ -49,24 +51,12 @@ class Rank final : public Sink {
           transport_(transport),
           record_messages_(program.record_messages()),
           window_(program.header.window_messages),
-          ops_(program.ops.size()),
-          startable_(program.ops.size()),
-          lanes_(program.lanes.size()),
-          calls_(program.calls.size()),
-          pools_(program.templates.size()),
+          schedule_(program),
+          instances_(program),
           links_(program.connections.size()) {
-        for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-            lanes_[lane].ready.reserve(program.lane_begin[lane + 1] - program.lane_begin[lane]);
-        }
-        dirty_lanes_.reserve(lanes_.size());
-        std::size_t most_steps = 0;
-        for (std::uint32_t t = 0; t < pools_.size(); ++t) {
-            most_steps = std::max<std::size_t>(most_steps, program.templates[t].steps);
-            for (int i = 0; i < kInstancesAtStart; ++i) release(grow_pool(t));
-        }
-        touched_.reserve(2 * most_steps + 64);
+        touched_.reserve(2 * instances_.most_steps() + 64);
         finished_.reserve(64);
-        timers_.reserve(lanes_.size() + 64);
+        timers_.reserve(program.lanes.size() + 64);
         if (window_ > 0) {
             for (Link& link : links_) link.unacknowledged.resize(window_);
         }
@@ -122,10 +112,9 @@ class Rank final : public Sink {
     bool running() const { return state_ == State::kRunning; }
     const FailureReport& failure() const { return failure_; }
     std::uint32_t iteration() const { return iteration_; }
-    std::uint64_t instances_made() const { return instances_made_; }
+    std::uint64_t instances_made() const { return instances_.made(); }
 
     // -- Sink
-    // ---------------------------------------------------------------------------------------------------
 
     bool on_header(std::uint32_t connection, const Frame& frame, Nanos now) override {
         if (!running()) return false;
@@ -135,10 +124,10 @@ class Rank final : public Sink {
         if (frame.channel != program_.connections[connection].channel) {
             return refuse(connection, frame, "a message of channel " + std::to_string(frame.channel));
         }
-        if (frame.iteration < calls_[call].floor || frame.iteration >= program_.header.iterations) {
+        if (frame.iteration < instances_.floor(call) || frame.iteration >= program_.header.iterations) {
             return refuse(connection, frame, "a message of a call that was complete or never will be");
         }
-        Instance& instance = find_or_make(call, frame.iteration);
+        Instance& instance = instances_.find_or_make(call, frame.iteration);
         const TemplatePlan& plan = *instance.plan;
         const auto found = std::lower_bound(
             plan.ports.begin(), plan.ports.end(), connection,
@@ -157,7 +146,8 @@ class Rank final : public Sink {
                               name_message(expected_message) + " was due");
         }
         const std::uint32_t s = plan.port_steps[found->recv_begin + port.recv_cursor];
-        const std::uint64_t expected = message_bytes(instance, instance.steps[s], port.recv_message);
+        const std::uint64_t expected =
+            instances_.message_bytes(instance, instance.steps[s], port.recv_message);
         if (frame.bytes != expected) {
             fail_message(Code::kSizeMismatch, connection, frame,
                          "call " + std::to_string(frame.call_id) + ", message " +
@@ -180,7 +170,7 @@ class Rank final : public Sink {
         const std::uint32_t s = link.receiving_step;
         StepState& step = instance.steps[s];
         Port& port = instance.ports[instance.plan->port_of_step[s]];
-        const std::uint64_t bytes = message_bytes(instance, step, port.recv_message);
+        const std::uint64_t bytes = instances_.message_bytes(instance, step, port.recv_message);
         record_message(EventType::kReceived, instance, connection, bytes, port.recv_cursor, port.recv_message,
                        link.header_seen, link.header_seen, now);
         EventHeader& header = events_.header();
@@ -219,7 +209,7 @@ class Rank final : public Sink {
         Link& link = links_[connection];
         const std::uint64_t outstanding = link.sent - link.acknowledged;
         if (window_ == 0 || messages < link.acknowledged || messages - link.acknowledged > outstanding) {
-            fail_at(Code::kProtocol, connection, "credit for messages that were never sent");
+            fail_waiting(Code::kProtocol, "credit for messages that were never sent", connection);
             return;
         }
         while (link.acknowledged < messages) {
@@ -232,69 +222,11 @@ class Rank final : public Sink {
     }
 
     void on_lost(std::uint32_t connection, Code code, const std::string& reason) override {
-        fail_at(code, connection, reason);
+        fail_waiting(code, reason, connection);
     }
 
   private:
-    static constexpr int kInstancesAtStart = 2;  // one at work, one for a peer that is ahead
     static constexpr int kOpsAtOnce = 4096;
-
-    enum class OpPhase : std::uint32_t { kWaiting, kReady, kRunning, kDone };
-
-    struct OpState {
-        std::uint32_t needed;
-        OpPhase phase;
-        Nanos ready;
-        Nanos started;
-    };
-
-    struct Lane {
-        std::uint32_t running = kNone;
-        std::uint32_t cursor = 0;  // ordered lanes: place in lane_ops of the operator whose turn it is
-        bool dirty = false;
-        std::vector<std::uint32_t> ready;  // other lanes: a heap, lowest index first
-    };
-
-    struct StepState {
-        std::uint64_t bytes;
-        std::uint32_t messages;
-        std::uint32_t arrived;  // receives: messages that are here, whether needed yet or not
-        std::uint32_t allowed;  // messages whose needs are met
-        std::uint32_t done;
-        std::uint32_t times_at;  // sends: where in allowed_at its messages begin
-        bool complete;
-    };
-
-    struct Instance;
-
-    struct Port {
-        Instance* instance = nullptr;
-        Port* next = nullptr;  // in the connection's queue of ports that may send
-        std::uint32_t index = 0;
-        std::uint32_t send_cursor = 0, send_message = 0;
-        std::uint32_t recv_cursor = 0, recv_message = 0;
-        bool queued = false;
-    };
-
-    // One use of a template: a call in one iteration. Made when its operator starts or its first message
-    // arrives.
-    struct Instance {
-        Instance* next = nullptr;  // in the call's list or in the pool
-        const TemplatePlan* plan = nullptr;
-        std::uint32_t template_index = 0;
-        std::uint32_t call = 0;
-        std::uint32_t iteration = 0;
-        std::uint32_t steps_left = 0;
-        bool started = false;
-        std::vector<StepState> steps;
-        std::vector<Port> ports;
-        std::vector<Nanos> allowed_at;  // when each message was allowed; only if messages are recorded
-    };
-
-    struct CallState {
-        std::uint32_t floor = 0;  // the lowest iteration that is not complete
-        Instance* first = nullptr;
-    };
 
     struct InFlight {
         Instance* instance;
@@ -325,20 +257,10 @@ class Rank final : public Sink {
     void see(Nanos now) { now_ = std::max(now_, now); }
 
     // -- operators
-    // ----------------------------------------------------------------------------------------------
 
     void begin_iteration() {
         iteration_start_ = now_;
-        ops_done_ = 0;
-        startable_head_ = startable_tail_ = 0;
-        for (Lane& lane : lanes_) lane.cursor = 0;
-        for (std::size_t i = 0; i < ops_.size(); ++i) {
-            ops_[i] = {program_.ops[i].dep_count, OpPhase::kWaiting, now_, now_};
-        }
-        for (std::uint32_t i = 0; i < ops_.size(); ++i) {
-            if (ops_[i].needed == 0) make_ready(i);
-        }
-        dispatch_lanes();
+        schedule_.begin_iteration(now_);
     }
 
     void end_iteration() {
@@ -352,9 +274,9 @@ class Rank final : public Sink {
         for (; done < kOpsAtOnce && running(); ++done) {
             if (!finished_.empty()) {
                 finish_instance(*finished_.back());
-            } else if (startable_head_ != startable_tail_) {
-                start_op(startable_[startable_head_++]);
-            } else if (iteration_ < program_.header.iterations && ops_done_ == ops_.size()) {
+            } else if (const std::uint32_t op = schedule_.next(now_); op != kNone) {
+                start_op(op);
+            } else if (iteration_ < program_.header.iterations && schedule_.all_done()) {
                 end_iteration();
                 if (iteration_ < program_.header.iterations) begin_iteration();
             } else {
@@ -364,56 +286,8 @@ class Rank final : public Sink {
         return done;
     }
 
-    void make_ready(std::uint32_t op) {
-        ops_[op].phase = OpPhase::kReady;
-        ops_[op].ready = now_;
-        const std::uint32_t lane_index = program_.ops[op].lane;
-        if (lane_index == kNone) {
-            startable_[startable_tail_++] = op;
-            return;
-        }
-        Lane& lane = lanes_[lane_index];
-        if ((program_.lanes[lane_index] & 1) == 0) {
-            lane.ready.push_back(op);
-            std::push_heap(lane.ready.begin(), lane.ready.end(), std::greater<>());
-        }
-        touch_lane(lane_index);
-    }
-
-    void touch_lane(std::uint32_t index) {
-        if (lanes_[index].dirty) return;
-        lanes_[index].dirty = true;
-        dirty_lanes_.push_back(index);
-    }
-
-    // Gives free lanes to their next operator. After all that became ready at one instant is known, so that
-    // the lowest index wins.
-    void dispatch_lanes() {
-        for (const std::uint32_t index : dirty_lanes_) {
-            Lane& lane = lanes_[index];
-            lane.dirty = false;
-            if (lane.running != kNone) continue;
-            if ((program_.lanes[index] & 1) != 0) {
-                const std::uint32_t at = program_.lane_begin[index] + lane.cursor;
-                if (at == program_.lane_begin[index + 1]) continue;
-                if (ops_[program_.lane_ops[at]].phase != OpPhase::kReady) continue;
-                ++lane.cursor;
-                lane.running = program_.lane_ops[at];
-            } else {
-                if (lane.ready.empty()) continue;
-                std::pop_heap(lane.ready.begin(), lane.ready.end(), std::greater<>());
-                lane.running = lane.ready.back();
-                lane.ready.pop_back();
-            }
-            startable_[startable_tail_++] = lane.running;
-        }
-        dirty_lanes_.clear();
-    }
-
     void start_op(std::uint32_t index) {
         const Op& op = program_.ops[index];
-        ops_[index].phase = OpPhase::kRunning;
-        ops_[index].started = now_;
         if (op.call != kNone) {
             start_call(op.call);
             return;
@@ -428,9 +302,8 @@ class Rank final : public Sink {
 
     void complete_op(std::uint32_t index) {
         const Op& op = program_.ops[index];
-        OpState& state = ops_[index];
+        const OpState& state = schedule_.ops()[index];
         see(clock_.now());
-        state.phase = OpPhase::kDone;
         Event event{EventType::kOperator, 0,          iteration_, index, kNone, 0, state.ready.value,
                     state.started.value,  now_.value, kNone,      0,     0};
         if (op.call != kNone) {
@@ -439,20 +312,10 @@ class Rank final : public Sink {
         }
         events_.write(event);
         events_.header().ops_done.store(++total_ops_done_, std::memory_order_relaxed);
-        ++ops_done_;
-        if (op.lane != kNone) {
-            lanes_[op.lane].running = kNone;
-            touch_lane(op.lane);
-        }
-        for (std::uint32_t e = op.out_begin; e < op.out_end; ++e) {
-            const std::uint32_t to = program_.out_edges[e];
-            if (--ops_[to].needed == 0) make_ready(to);
-        }
-        dispatch_lanes();
+        schedule_.finish(index, now_);
     }
 
     // -- timers
-    // -------------------------------------------------------------------------------------------------
 
     void add_timer(const Timer& timer) {
         timers_.push_back(timer);
@@ -479,79 +342,9 @@ class Rank final : public Sink {
     }
 
     // -- calls
-    // --------------------------------------------------------------------------------------------------
-
-    Instance& grow_pool(std::uint32_t template_index) {
-        const TemplatePlan& plan = program_.templates[template_index];
-        instances_.push_back(std::make_unique<Instance>());
-        ++instances_made_;
-        Instance& instance = *instances_.back();
-        instance.plan = &plan;
-        instance.template_index = template_index;
-        instance.steps.resize(plan.steps);
-        instance.ports.resize(plan.ports.size());
-        for (std::uint32_t p = 0; p < instance.ports.size(); ++p) {
-            instance.ports[p].instance = &instance;
-            instance.ports[p].index = p;
-        }
-        return instance;
-    }
-
-    void release(Instance& instance) {
-        instance.next = pools_[instance.template_index];
-        pools_[instance.template_index] = &instance;
-    }
-
-    Instance& find_or_make(std::uint32_t call_index, std::uint32_t iteration) {
-        Instance** at = &calls_[call_index].first;
-        while (*at != nullptr && (*at)->iteration < iteration) at = &(*at)->next;
-        if (*at != nullptr && (*at)->iteration == iteration) return **at;
-        const Call& call = program_.calls[call_index];
-        Instance*& pool = pools_[call.template_index];
-        if (pool == nullptr) release(grow_pool(call.template_index));
-        Instance& instance = *pool;
-        pool = instance.next;
-        set_up(instance, call_index, iteration);
-        instance.next = *at;
-        *at = &instance;
-        return instance;
-    }
-
-    void set_up(Instance& instance, std::uint32_t call_index, std::uint32_t iteration) {
-        const TemplatePlan& plan = *instance.plan;
-        const Call& call = program_.calls[call_index];
-        instance.call = call_index;
-        instance.iteration = iteration;
-        instance.steps_left = plan.steps;
-        instance.started = false;
-        std::uint64_t times = 0;
-        for (std::uint32_t s = 0; s < plan.steps; ++s) {
-            const Step& step = program_.steps[plan.step_begin + s];
-            StepState& state = instance.steps[s];
-            state = {};
-            state.messages = 1;
-            if (step.kind == StepKind::kLocal) continue;
-            state.bytes = program_.step_bytes(call, plan, step);
-            if (state.bytes > call.chunk_bytes) {
-                state.messages =
-                    static_cast<std::uint32_t>((state.bytes + call.chunk_bytes - 1) / call.chunk_bytes);
-            }
-            if (step.kind == StepKind::kSend && record_messages_) {
-                state.times_at = static_cast<std::uint32_t>(times);
-                times += state.messages;
-            }
-        }
-        if (times > kNone) throw std::bad_alloc();
-        if (instance.allowed_at.size() < times) instance.allowed_at.resize(times);
-        for (Port& port : instance.ports) {
-            port.next = nullptr;
-            port.send_cursor = port.send_message = port.recv_cursor = port.recv_message = 0;
-            port.queued = false;
-        }
-    }
 
     void start_call(std::uint32_t call_index) {
-        Instance& instance = find_or_make(call_index, iteration_);
+        Instance& instance = instances_.find_or_make(call_index, iteration_);
         instance.started = true;
         if (instance.steps_left == 0) {
             finished_.push_back(&instance);
@@ -565,35 +358,12 @@ class Rank final : public Sink {
 
     void finish_instance(Instance& instance) {
         finished_.pop_back();
-        CallState& call = calls_[instance.call];
-        call.first = instance.next;  // its iteration is the lowest, so it is the first
-        call.floor = instance.iteration + 1;
         const std::uint32_t op = program_.calls[instance.call].op;
-        release(instance);
+        instances_.finish(instance);
         complete_op(op);
     }
 
     // -- steps
-    // --------------------------------------------------------------------------------------------------
-
-    std::uint64_t message_bytes(const Instance& instance, const StepState& step,
-                                std::uint32_t message) const {
-        const std::uint64_t chunk = program_.calls[instance.call].chunk_bytes;
-        return message + 1 < step.messages ? chunk : step.bytes - chunk * message;
-    }
-
-    // How many messages of a step its needs allow. A needed step that is complete allows all.
-    std::uint32_t allowed_messages(const Instance& instance, const Step& step, std::uint32_t messages) const {
-        std::uint32_t allowed = messages;
-        for (std::uint32_t n = step.need_begin; n < step.need_end; ++n) {
-            const Need& need = program_.needs[n];
-            const StepState& needed = instance.steps[need.step];
-            if (needed.complete) continue;
-            if (need.mode == NeedMode::kWhole || needed.done == 0) return 0;
-            allowed = std::min(allowed, needed.done);
-        }
-        return allowed;
-    }
 
     // Looks at a step again after something it needs went on, or a message of it arrived.
     void advance_step(Instance& instance, std::uint32_t s) {
@@ -601,7 +371,8 @@ class Rank final : public Sink {
         if (!instance.started || state.complete) return;
         const Step& step = program_.steps[instance.plan->step_begin + s];
         const std::uint32_t before = state.allowed;
-        if (before < state.messages) state.allowed = allowed_messages(instance, step, state.messages);
+        if (before < state.messages)
+            state.allowed = instances_.allowed_messages(instance, step, state.messages);
         switch (step.kind) {
             case StepKind::kSend: {
                 if (state.allowed == before) return;
@@ -661,7 +432,6 @@ class Rank final : public Sink {
     }
 
     // -- sending
-    // ------------------------------------------------------------------------------------------------
 
     void queue_port(Port& port) {
         if (port.queued) return;
@@ -695,7 +465,7 @@ class Rank final : public Sink {
             frame.call_id = program_.calls[instance.call].call_id;
             frame.iteration = instance.iteration;
             frame.channel = program_.connections[connection].channel;
-            frame.bytes = message_bytes(instance, step, port.send_message);
+            frame.bytes = instances_.message_bytes(instance, step, port.send_message);
             frame.message = std::uint64_t{port.send_cursor} << 32 | port.send_message;
             SendTimes times;
             if (!transport_.send(connection, frame, times)) break;
@@ -713,7 +483,7 @@ class Rank final : public Sink {
         const PortPlan& plan = instance.plan->ports[port.index];
         const std::uint32_t s = instance.plan->port_steps[plan.send_begin + port.send_cursor];
         StepState& step = instance.steps[s];
-        const std::uint64_t bytes = message_bytes(instance, step, port.send_message);
+        const std::uint64_t bytes = instances_.message_bytes(instance, step, port.send_message);
         if (record_messages_) {
             record_message(EventType::kSent, instance, connection, bytes, port.send_cursor, port.send_message,
                            instance.allowed_at[step.times_at + port.send_message], times.first, times.last);
@@ -755,7 +525,6 @@ class Rank final : public Sink {
     }
 
     // -- failures: the cold path
-    // ----------------------------------------------------------------------------------
 
     static std::string name_message(std::uint64_t message) {
         return std::to_string(message & kNone) + " of step " + std::to_string(message >> 32);
@@ -787,67 +556,19 @@ class Rank final : public Sink {
         fail(std::move(report));
     }
 
-    void fail_at(Code code, std::uint32_t connection, const std::string& reason) {
+    // Fails with what the rank was waiting for; `connection` says whose fault it is, if somebody's.
+    void fail_waiting(Code code, const std::string& reason, std::uint32_t connection = kNone) {
         FailureReport report = waiting();
         report.code = code;
-        report.peer = program_.connections[connection].peer;
+        if (connection != kNone) report.peer = program_.connections[connection].peer;
         report.text = reason + "; " + report.text;
         fail(std::move(report));
     }
 
-    void fail_waiting(Code code, const std::string& reason) {
-        FailureReport report = waiting();
-        report.code = code;
-        report.text = reason + "; " + report.text;
-        fail(std::move(report));
-    }
-
-    // What this rank waits for: the first running operator, and in it the first step that only a peer can
-    // move.
     FailureReport waiting() {
         see(clock_.now());
-        FailureReport report;
-        report.iteration = std::min(iteration_, program_.header.iterations - 1);
+        FailureReport report = describe_waiting(program_, schedule_, instances_, iteration_);
         report.waited_ns = static_cast<std::uint64_t>((now_ - last_progress_).value);
-        const auto is_running = [](const OpState& op) { return op.phase == OpPhase::kRunning; };
-        auto found = std::find_if(ops_.begin(), ops_.end(), [&](const OpState& op) {
-            const std::uint32_t call = program_.ops[static_cast<std::size_t>(&op - ops_.data())].call;
-            return is_running(op) && call != kNone;
-        });
-        if (found == ops_.end()) found = std::find_if(ops_.begin(), ops_.end(), is_running);
-        if (found == ops_.end()) {
-            report.text = iteration_ == program_.header.iterations
-                              ? "all operators were done, handing over the last bytes"
-                              : "no operator was running";
-            return report;
-        }
-        report.op = static_cast<std::uint32_t>(found - ops_.begin());
-        report.text = "operator " + std::to_string(report.op);
-        const std::uint32_t call = program_.ops[report.op].call;
-        if (call == kNone) {
-            report.text += " was computing";
-            return report;
-        }
-        report.call_id = program_.calls[call].call_id;
-        report.text += " in call " + std::to_string(report.call_id);
-        const Instance* instance = calls_[call].first;
-        if (instance == nullptr || !instance->started) return report;
-        for (const StepKind kind : {StepKind::kRecv, StepKind::kSend}) {
-            for (std::uint32_t s = 0; s < instance->plan->steps; ++s) {
-                const Step& step = program_.steps[instance->plan->step_begin + s];
-                const StepState& state = instance->steps[s];
-                const std::uint32_t moved = kind == StepKind::kRecv ? state.arrived : state.done;
-                if (step.kind != kind || state.complete || moved == state.messages || state.allowed <= moved)
-                    continue;
-                report.peer = program_.connections[step.connection].peer;
-                report.text +=
-                    (kind == StepKind::kRecv ? " waited for message " : " waited to send message ") +
-                    std::to_string(moved) + " of " + std::to_string(state.messages) + " of step " +
-                    std::to_string(s) + (kind == StepKind::kRecv ? " from rank " : " to rank ") +
-                    std::to_string(report.peer) + " on channel " + std::to_string(step.channel);
-                return report;
-            }
-        }
         return report;
     }
 
@@ -865,20 +586,12 @@ class Rank final : public Sink {
     Nanos iteration_start_;
     std::uint32_t iteration_ = 0;
     std::uint64_t moved_ = 0;
-    std::uint64_t ops_done_ = 0;  // in this iteration
     std::uint64_t total_ops_done_ = 0;
     std::uint64_t bytes_sent_ = 0, bytes_received_ = 0, messages_sent_ = 0, messages_received_ = 0;
-    std::uint64_t instances_made_ = 0;
 
-    std::vector<OpState> ops_;
-    std::vector<std::uint32_t> startable_;  // a queue: each operator passes once an iteration
-    std::size_t startable_head_ = 0, startable_tail_ = 0;
-    std::vector<Lane> lanes_;
-    std::vector<std::uint32_t> dirty_lanes_;
+    Schedule schedule_;
+    Instances instances_;
     std::vector<Timer> timers_;
-    std::vector<CallState> calls_;
-    std::vector<Instance*> pools_;  // free instances of each template
-    std::vector<std::unique_ptr<Instance>> instances_;
     std::vector<Link> links_;
     std::vector<InFlight> touched_;
     std::vector<Instance*> finished_;
