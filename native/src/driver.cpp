@@ -20,6 +20,15 @@ int cores() {
     return std::max(1, CPU_COUNT(&set));
 }
 
+// Tells the core that this is a spin.
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
 class Waiting {
   public:
     Waiting(TcpTransport& transport, Nanos spin) : transport_(transport), spin_(spin) {}
@@ -62,24 +71,25 @@ class Waiting {
         }
         if (!SpinGate::enter()) return false;
         bool preempted = false;
-        while (now < until && !preempted) {
+        // One that spins towards an instant goes on: it is nearly there, and a sleep would wake later still.
+        while (now < until && (timer || !preempted)) {
             if (until - now > kLookAgain) {
                 transport_.gather(now, now);
                 if (transport_.gathered()) break;
             } else {
-                __builtin_ia32_pause();
+                relax();
             }
             const Nanos later = monotonic_now();
-            preempted = later - now > kPreempted;
+            preempted |= later - now > kPreempted;
             now = later;
         }
         SpinGate::leave();
         // A spin for bytes that brought none, or one that another thread cut short, makes the next ones
-        // rarer.
+        // rarer; for an instant only if it happens again and again, as it does with too few cores.
         const bool in_vain = preempted || (!transport_.gathered() && !timer);
         int& backoff = reluctance.backoff;
         backoff = in_vain ? std::min(kLongestBackoff, backoff * 2 + 1) : backoff / 2;
-        if (in_vain) reluctance.skip = backoff;
+        if (in_vain) reluctance.skip = timer ? backoff / 2 : backoff;
         return transport_.gathered() || (timer && now >= until);
     }
 
@@ -131,7 +141,7 @@ void sleep_until(Nanos when, int stop_fd, bool may_spin) {
         pollfd stop{stop_fd, POLLIN, 0};
         if (::ppoll(&stop, 1, &timeout, nullptr) > 0) return;
     }
-    while (monotonic_now() < when) __builtin_ia32_pause();
+    while (monotonic_now() < when) relax();
 }
 
 }  // namespace genie
