@@ -47,6 +47,13 @@ class ClockOffset:
     offset_ns: int
     error_ns: int
 
+    @property
+    def correction_ns(self) -> int:
+        """What to add to an instant of ours. 0 where both clocks may well be the same one, as on one machine:
+        correcting by an offset within its own error would only make instants differ that are alike.
+        """
+        return self.offset_ns if abs(self.offset_ns) > self.error_ns else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -173,7 +180,7 @@ class Controller:
     def start(self, at_mono_ns: int, offsets: Mapping[str, ClockOffset]) -> None:
         """All ranks begin at ``at_mono_ns`` of our clock, each told in its own."""
         for host, agent in self._by_host.items():
-            instant = at_mono_ns + offsets[host].offset_ns
+            instant = at_mono_ns + offsets[host].correction_ns
             self._send(agent, protocol.frame(Frame.START, struct.pack("<q", instant)))
         self._flush()
 

@@ -59,7 +59,7 @@ def obedient(agent, kind, payload):
     elif kind is Frame.PING:
         agent.send(Frame.PONG, payload + struct.pack("<qq", time.monotonic_ns() + 10**9, time.time_ns()))
     elif kind is Frame.START:
-        agent.start_ns = struct.unpack("<q", payload)[0]
+        (agent.start_ns,) = struct.unpack("<q", payload)
         agent.send(Frame.PROGRESS, struct.pack("<IIQQQ", agent.rank, 1, 10, 100, 100))
         agent.send(Frame.DONE, struct.pack("<II", agent.rank, 0) + protocol.text(""))
     elif kind is Frame.ABORT:
@@ -94,6 +94,20 @@ def test_a_whole_run(tmp_path):
     assert not (tmp_path / "control.sock").exists()
     for offset in offsets.values():
         assert abs(offset.offset_ns - 10**9) <= offset.error_ns + 1_000_000
+
+
+def on_our_clock(agent, kind, payload):
+    """As obedient, but reading the clock that the controller reads."""
+    if kind is Frame.PING:
+        agent.send(Frame.PONG, payload + struct.pack("<qq", time.monotonic_ns(), time.time_ns()))
+        return None
+    return obedient(agent, kind, payload)
+
+
+def test_agents_of_one_clock_start_at_the_very_same_instant(tmp_path):
+    _, agents, _, outcome = run_phases(tmp_path, [on_our_clock] * 3)
+    assert outcome.ok
+    assert len({agent.start_ns for agent in agents}) == 1
 
 
 def failing(agent, kind, payload):
