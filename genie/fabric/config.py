@@ -15,8 +15,8 @@ PACKETS = ("exact", "bulk")
 class NetnsConfig:
     """The embedded fabric: network namespaces of this machine, rootless where the kernel allows.
 
-    ``packets`` "exact" makes every packet one packet, which loss and marking need to be true per packet, and costs
-    two cores wholly at 8 × 100 Mb/s without a pause (docs/fabric.md); "bulk" lets TCP send super-packets of up to
+    ``packets`` "exact" makes every packet one packet, which loss and marking need to be true per packet, and which
+    cost their CPU time (docs/fabric.md); "bulk" lets TCP send super-packets of up to
     64 KB (several times faster; a drop or mark then hits a whole one). ``time_dilation``, 1 or more, divides the rate
     of every port (docs/fabric.md says what it does not scale). ``congestion`` is TCP's congestion control on every
     host's routes. ``sample_interval`` is how often queue depths are recorded. ``seed`` decides the ECMP hash, so the

@@ -30,7 +30,8 @@ MARKER_MAP = BPF_DIR
 _STEP_TIMEOUT_S = 60.0
 _LEAST_SAMPLE_INTERVAL_NS = 100_000
 _CONGESTION = re.compile(r"[a-z0-9_-]{1,15}")
-_EXACT_LIMIT_BPS = 100_000_000
+_EXACT_LIMIT_PACKETS_PER_S = 8_000
+"""Of one host among eight: 3,000 kept two cores a quarter busy, 8,300 above four fifths (docs/fabric.md)."""
 LEAST_RATE_BPS, MOST_RATE_BPS = 8_000, 1_000_000_000_000
 # What `genie-port read` says of the moment; not cumulative, so not a counter.
 _GAUGES = {"backlog_bytes", "backlog_packets", "marker_peak_bytes", "marker_enabled"}
@@ -108,6 +109,13 @@ class NetnsFabric:
         )
 
     @property
+    def _mtu(self) -> int:
+        mtu = self.topology.parameters.get("mtu", 1500)
+        if not isinstance(mtu, int):
+            raise PlanError(f"topology {self.topology.name!r} has mtu {mtu!r}, expected bytes")
+        return mtu
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the plan: what is emulated otherwise than asked, and what to expect of this machine."""
         found = probe()
@@ -121,23 +129,22 @@ class NetnsFabric:
         fastest = max((port.model.rate_bps for port in self.topology.ports), default=0) / self._config.time_dilation
         host_ports = [port.model.rate_bps for link in self.topology.links if link.tier == "host" for port in link.ports]
         fastest_host = max(host_ports, default=fastest) / self._config.time_dilation
-        if self._config.packets == "exact" and fastest_host > _EXACT_LIMIT_BPS:
+        packets_per_s = fastest_host / 8 / self._mtu
+        if self._config.packets == "exact" and packets_per_s > _EXACT_LIMIT_PACKETS_PER_S:
             notes.append(
-                f"hosts at {format_rate(fastest_host)} with fabric.packets=exact are likely bound by this machine's "
-                "CPU: lower topology.host_rate, raise fabric.time_dilation, or use fabric.packets=bulk"
+                f"hosts at {format_rate(fastest_host)} in {self._mtu}-byte packets, fabric.packets=exact, are likely "
+                "bound by this machine's CPU: lower topology.host_rate, raise topology.mtu or fabric.time_dilation, or "
+                "use fabric.packets=bulk"
             )
         return tuple(notes)
 
     def program(self) -> FabricProgram:
         """The commands that `build` will run, for the plan."""
-        mtu = self.topology.parameters.get("mtu", 1500)
-        if not isinstance(mtu, int):
-            raise PlanError(f"topology {self.topology.name!r} has mtu {mtu!r}, expected bytes")
         settings = Settings(
             packets=self._config.packets,
             time_dilation=self._config.time_dilation,
             congestion=self._config.congestion,
-            mtu=mtu,
+            mtu=self._mtu,
             seed=self._config.seed,
             marker=self.capabilities().marker,
             cpus=os.cpu_count() or 1,
