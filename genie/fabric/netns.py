@@ -132,9 +132,9 @@ class NetnsFabric:
         packets_per_s = fastest_host / 8 / self._mtu
         if self._config.packets == "exact" and packets_per_s > _EXACT_LIMIT_PACKETS_PER_S:
             notes.append(
-                f"hosts at {format_rate(fastest_host)} in {self._mtu}-byte packets, fabric.packets=exact, are likely "
-                "bound by this machine's CPU: lower topology.host_rate, raise topology.mtu or fabric.time_dilation, or "
-                "use fabric.packets=bulk"
+                f"hosts at {format_rate(fastest_host)} with fabric.packets=exact send {packets_per_s:.0f} packets a second "
+                "each, likely bound by this machine's CPU: lower topology.host_rate, raise topology.mtu or "
+                "fabric.time_dilation, or use fabric.packets=bulk"
             )
         return tuple(notes)
 

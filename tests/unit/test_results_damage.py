@@ -12,10 +12,14 @@ from genie.results.metrics import measure
     ("name", "content", "said"),
     [
         pytest.param("host.json", '{"cores": 2, "samples": [[1]]}', "expected 2 entries, found 1", id="a short sample"),
-        pytest.param("host.json", '{"cores": 2, "samples": [["x", 0.5]]}', "expected int, found 'x'", id="a word as time"),
+        pytest.param(
+            "host.json", '{"cores": 2, "samples": [["x", 0.5]]}', "expected int, found 'x'", id="a word as time"
+        ),
         pytest.param("counters.json", '{"after": {}}', "the key 'before' is missing", id="no counters before"),
         pytest.param("counters.json", '{"before": 3, "after": {}}', "expected an object, found int", id="a number"),
-        pytest.param("counters.json", '{"before": {"h0": []}}', "expected an object, found list", id="a list of counters"),
+        pytest.param(
+            "counters.json", '{"before": {"h0": []}}', "expected an object, found list", id="a list of counters"
+        ),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, content, said):
