@@ -132,7 +132,7 @@ class NetnsFabric:
         packets_per_s = fastest_host / 8 / self._mtu
         if self._config.packets == "exact" and packets_per_s > _EXACT_LIMIT_PACKETS_PER_S:
             notes.append(
-                f"hosts at {format_rate(fastest_host)} with fabric.packets=exact send {packets_per_s:.0f} packets a second "
+                f"hosts at {format_rate(fastest_host)} with fabric.packets=exact send {packets_per_s:.0f} packets/s "
                 "each, likely bound by this machine's CPU: lower topology.host_rate, raise topology.mtu or "
                 "fabric.time_dilation, or use fabric.packets=bulk"
             )
