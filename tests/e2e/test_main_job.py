@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import random
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -207,13 +206,9 @@ def _nobodys_genie(environment: dict[str, str], cwd: Path) -> list[str]:
 
 @pytest.mark.skipif(not ROOT, reason="not root: every test here runs as a user already")
 @pytest.mark.root
-def test_an_ordinary_user_can_run_it(tmp_path):
+def test_an_ordinary_user_can_run_it(nobodys_folder):
     """As nobody: healthy and link_rate run; ecn_off is refused with its reason unless the kernel has sch_red."""
-    cwd = tmp_path / "home"
-    cwd.mkdir()
-    shutil.chown(cwd, "nobody", "nogroup")
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
+    cwd = nobodys_folder
     environment = {**os.environ, "HOME": str(cwd), "TMPDIR": str(cwd), "XDG_RUNTIME_DIR": str(cwd)}
     genie = _nobodys_genie(environment, cwd)
 

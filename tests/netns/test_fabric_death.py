@@ -193,14 +193,11 @@ fabric.destroy()
 """
 
 
-def test_an_unprivileged_user_gets_the_whole_fabric_but_marking(tmp_path):
+def test_an_unprivileged_user_gets_the_whole_fabric_but_marking(nobodys_folder):
     why_not = _can_be_nobody()
     if why_not:
         pytest.skip(why_not)
-    directory = tmp_path
-    for folder in (directory, *directory.parents[:2]):
-        folder.chmod(0o777)
-    done = _as_nobody(ROOTLESS, directory / "run")
+    done = _as_nobody(ROOTLESS, nobodys_folder / "run")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert (said["uid"], said["received"], said["exec"]) == (65534, "1000000", 0)
