@@ -87,7 +87,7 @@ class Agents:
         control = self._controller.listen_unix(self._directory)
         agent = str(find_binary("genie-agent"))
         for host in hosts:
-            argv = [agent, "run", "--control", control, "--host", host]
+            argv = [agent, "run", "--control", control, "--host", host, *self._pace_arguments(host)]
             log = self._directory / "log" / f"agent-{host}.log"
             self._processes[host] = self._fabric.spawn(host, argv, stdin=self._token, log=log, cwd=self._directory)
         self._controller.wait_for_agents(hosts, self._connect_timeout_s)
@@ -110,6 +110,11 @@ class Agents:
         self._controller.bye()
         gone = tuple(self._how_it_went(host) for host in outcome.lost)
         return Race(start_mono_ns, max(offset.error_ns for offset in offsets.values()), outcome, gone)
+
+    def _pace_arguments(self, host: str) -> list[str]:
+        """Where a fault can slow this host's compute; nothing on a fabric whose nodes keep no state folder."""
+        state_dir: Callable[[str], str] | None = getattr(self._fabric, "state_dir", None)
+        return ["--pace", f"{state_dir(host)}/pace"] if state_dir else []
 
     def _how_it_went(self, host: str) -> str:
         try:

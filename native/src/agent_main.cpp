@@ -1,7 +1,10 @@
 // genie-agent: one on each host. Dials the controller, proves itself, runs the ranks it is given, reports,
 // leaves.
 //
-//     genie-agent run --control unix:PATH|tcp:HOST:PORT --host NAME     (the run's token, 32 bytes, on stdin)
+//     genie-agent run --control unix:PATH|tcp:HOST:PORT --host NAME [--pace FILE]
+//                                                             (the run's token, 32 bytes, on stdin)
+//     genie-agent pace get --file FILE                        how fast the host computes, as JSON
+//     genie-agent pace set --file FILE --milli N
 //
 // Exit codes: 0 after BYE, 1 when the controller went away or was false, 2 for wrong usage.
 #include <arpa/inet.h>
@@ -14,14 +17,20 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "control.h"
+#include "pace.h"
 
 #ifndef GENIE_VERSION
 #define GENIE_VERSION "0"
@@ -31,34 +40,38 @@ namespace genie {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: genie-agent run --control unix:PATH|tcp:HOST:PORT --host NAME\n"
+    "usage: genie-agent run --control unix:PATH|tcp:HOST:PORT --host NAME [--pace FILE]\n"
+    "       genie-agent pace get --file FILE\n"
+    "       genie-agent pace set --file FILE --milli N\n"
     "       genie-agent --version\n"
-    "The run's token, 32 bytes, is read from standard input. HOST is an IPv4 address.\n";
+    "The run's token, 32 bytes, is read from standard input. HOST is an IPv4 address.\n"
+    "FILE holds how long compute takes, in thousandths of the plan: 1000 is as planned, 2000 twice as long,\n"
+    "100 to 1000000. It is made with 1000 where missing. Ranks look when a compute operator starts.\n";
 
 class Usage : public std::runtime_error {
   public:
     using std::runtime_error::runtime_error;
 };
 
-struct Arguments {
-    std::string control;
-    std::string host;
+struct Argument {
+    std::string_view name;
+    std::string* value;
+    bool needed = true;
 };
 
-Arguments parse(int argc, char** argv) {
-    Arguments arguments;
-    for (int i = 2; i < argc; i += 2) {
+void parse(int argc, char** argv, int first, std::initializer_list<Argument> known) {
+    for (int i = first; i < argc; i += 2) {
         const std::string_view name = argv[i];
-        std::string* value = name == "--control" ? &arguments.control
-                             : name == "--host"  ? &arguments.host
-                                                 : nullptr;
-        if (value == nullptr) throw Usage("unknown argument '" + std::string(name) + "'");
-        if (i + 1 == argc) throw Usage("argument " + std::string(name) + " needs a value");
-        *value = argv[i + 1];
+        const auto* const found =
+            std::find_if(known.begin(), known.end(), [&](const Argument& one) { return one.name == name; });
+        if (found == known.end()) throw Usage("unknown argument '" + std::string(name) + "'");
+        if (i + 1 == argc || *argv[i + 1] == '\0')
+            throw Usage("argument " + std::string(name) + " needs a value");
+        *found->value = argv[i + 1];
     }
-    if (arguments.control.empty()) throw Usage("--control is missing");
-    if (arguments.host.empty()) throw Usage("--host is missing");
-    return arguments;
+    for (const Argument& one : known) {
+        if (one.needed && one.value->empty()) throw Usage(std::string(one.name) + " is missing");
+    }
 }
 
 Token read_token() {
@@ -139,10 +152,20 @@ void prepare_process() {
     }
 }
 
-int run(const Arguments& arguments) {
+int run(int argc, char** argv) {
+    std::string control;
+    std::string host;
+    std::string pace_path;
+    parse(argc, argv, 2, {{"--control", &control}, {"--host", &host}, {"--pace", &pace_path, false}});
     prepare_process();
     const Token token = read_token();
-    Agent agent(dial(arguments.control), arguments.host, token, log_line, true);
+    std::optional<PaceFile> pace;
+    if (!pace_path.empty()) {
+        pace.emplace(PaceFile::open_or_make(pace_path));
+        const std::uint32_t milli = pace->stretch_milli().value_or(0);
+        if (milli != kPlannedMilli) log_line("pace " + std::to_string(milli) + " found in " + pace_path);
+    }
+    Agent agent(dial(control), host, token, log_line, true, pace ? &*pace : nullptr);
     try {
         agent.serve();
     } catch (const ControlError& error) {
@@ -150,6 +173,38 @@ int run(const Arguments& arguments) {
         log_line(error.what());
         ::_exit(1);
     }
+    return 0;
+}
+
+void print(const PaceFile& pace) {
+    const PacePage& page = pace.page();
+    std::printf("{\"stretch_milli\": %" PRIu32 ", \"changes\": %" PRIu64 ", \"stretched_ops\": %" PRIu64
+                ", \"added_ns\": %" PRId64 "}\n",
+                pace.stretch_milli().value_or(0), page.changes.load(), page.stretched_ops.load(),
+                page.added_ns.load());
+}
+
+int get_pace(int argc, char** argv) {
+    std::string path;
+    parse(argc, argv, 3, {{"--file", &path}});
+    const PaceFile pace = PaceFile::open(path);
+    if (!pace.stretch_milli()) throw Failure(Code::kInternal, "pace file " + path + " is damaged");
+    print(pace);
+    return 0;
+}
+
+int set_pace(int argc, char** argv) {
+    std::string path;
+    std::string text;
+    parse(argc, argv, 3, {{"--file", &path}, {"--milli", &text}});
+    std::uint32_t milli = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), milli);
+    if (error != std::errc{} || end != text.data() + text.size() || milli < kLeastMilli || milli > kMostMilli)
+        throw Usage("expected --milli from " + std::to_string(kLeastMilli) + " to " +
+                    std::to_string(kMostMilli) + ", found '" + text + "'");
+    PaceFile pace = PaceFile::open_or_make(path);
+    pace.set(milli);
+    print(pace);
     return 0;
 }
 
@@ -167,11 +222,13 @@ int main(int argc, char** argv) {
         return 0;
     }
     try {
-        if (command != "run") {
-            throw genie::Usage(command.empty() ? "a command is missing"
-                                               : "unknown command '" + std::string(command) + "'");
-        }
-        return genie::run(genie::parse(argc, argv));
+        const std::string_view verb = argc > 2 ? argv[2] : "";
+        if (command == "run") return genie::run(argc, argv);
+        if (command == "pace" && verb == "get") return genie::get_pace(argc, argv);
+        if (command == "pace" && verb == "set") return genie::set_pace(argc, argv);
+        if (command.empty()) throw genie::Usage("a command is missing");
+        throw genie::Usage("unknown command '" + std::string(command) +
+                           (command == "pace" ? " " + std::string(verb) : "") + "'");
     } catch (const genie::Usage& usage) {
         std::fprintf(stderr, "genie-agent: %s\n%s", usage.what(), genie::kUsage);
         return 2;

@@ -68,12 +68,13 @@ std::string FieldReader::text() {
     return {bytes.begin(), bytes.end()};
 }
 
-Agent::Agent(Descriptor socket, std::string host, const Token& token, Log log, bool own_files)
+Agent::Agent(Descriptor socket, std::string host, const Token& token, Log log, bool own_files, PaceFile* pace)
     : socket_(std::move(socket)),
       host_(std::move(host)),
       token_(token),
       log_(std::move(log)),
       own_files_(own_files),
+      pace_(pace),
       nonce_(kNonce),
       posted_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (!posted_fd_.valid()) throw ControlError(with_reason("cannot make an eventfd", errno));
@@ -225,6 +226,7 @@ void Agent::load(FieldReader& fields) {
         RankThread::Options options;
         options.own_files = own_files_;
         options.log = log_;
+        options.pace = pace_;
         ranks_.push_back(std::make_unique<RankThread>(std::move(program), std::move(event_path), token_,
                                                       *this, std::move(options)));
         return;

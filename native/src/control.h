@@ -84,7 +84,9 @@ class FieldReader {
 class Agent final : public Observer {
   public:
     // `own_files`: each rank's thread has its own table of descriptors (a copy of all that are open now).
-    Agent(Descriptor socket, std::string host, const Token& token, Log log, bool own_files);
+    // `pace`, if any, is the host's and outlives the agent.
+    Agent(Descriptor socket, std::string host, const Token& token, Log log, bool own_files,
+          PaceFile* pace = nullptr);
     Agent(const Agent&) = delete;
     Agent& operator=(const Agent&) = delete;
     ~Agent();
@@ -115,6 +117,7 @@ class Agent final : public Observer {
     const Token token_;
     const Log log_;
     const bool own_files_;
+    PaceFile* const pace_;
     std::vector<std::uint8_t> nonce_;
     bool proven_ = false;
     bool running_ = false;

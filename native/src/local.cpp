@@ -98,6 +98,7 @@ std::vector<LocalResult> run_local(std::vector<Program> programs, const std::vec
         const std::uint32_t rank = programs[i].header.rank;
         RankThread::Options own;
         own.log = options.log;
+        own.pace = options.pace;
         const auto broken = options.break_connection.find(rank);
         if (broken != options.break_connection.end()) own.break_connection = broken->second;
         const auto falsified = options.false_tokens.find(rank);

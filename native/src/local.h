@@ -20,6 +20,7 @@ struct LocalResult {
 
 struct LocalOptions {
     Log log;
+    PaceFile* pace = nullptr;
     // For tests: a token other than the job's, a connection to reset at the start.
     std::map<std::uint32_t, Token> false_tokens;
     std::map<std::uint32_t, std::uint32_t> break_connection;

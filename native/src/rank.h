@@ -24,6 +24,7 @@
 #include "events.h"
 #include "failure.h"
 #include "instance.h"
+#include "pace.h"
 #include "program.h"
 #include "schedule.h"
 #include "transport.h"
@@ -32,23 +33,19 @@
 
 namespace genie {
 
-// What `advance` waits for: bytes always; and this instant. `more` says that it has work left right now.
-struct Wait {
-    Nanos deadline = Nanos::never();
-    bool timer = false;  // the deadline is an operator's end, worth spinning for
-    bool more = false;
-};
-
 template <class Clock, class Transport>
 class Rank final : public Sink {
   public:
     enum class State { kIdle, kRunning, kDone, kFailed };
 
-    Rank(const Program& program, EventFile& events, Clock& clock, Transport& transport)
+    // `pace`, if any, outlives the rank.
+    Rank(const Program& program, EventFile& events, Clock& clock, Transport& transport,
+         PaceFile* pace = nullptr)
         : program_(program),
           events_(events),
           clock_(clock),
           transport_(transport),
+          pace_(pace),
           record_messages_(program.record_messages()),
           window_(program.header.window_messages),
           schedule_(program),
@@ -292,7 +289,9 @@ class Rank final : public Sink {
             start_call(op.call);
             return;
         }
-        const Nanos duration = scaled({op.duration_ns}, program_.header.compute_scale_ppm);
+        Nanos duration = scaled({op.duration_ns}, program_.header.compute_scale_ppm);
+        if (pace_ != nullptr && !pace_->stretch(duration))
+            return fail_waiting(Code::kInternal, "the host's pace file is damaged");
         if (duration.value == 0) {
             complete_op(index);
         } else {
@@ -576,6 +575,7 @@ class Rank final : public Sink {
     EventFile& events_;
     Clock& clock_;
     Transport& transport_;
+    PaceFile* const pace_;
     const bool record_messages_;
     const std::uint32_t window_;
 

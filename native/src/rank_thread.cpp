@@ -127,7 +127,7 @@ void RankThread::run() {
     progress_.store(&events_->header(), std::memory_order_release);
     transport_.emplace(program_, token_, stop_fd_.get(), [this](const std::string& text) { log(text); });
     MonotonicClock clock;
-    TcpRank rank(program_, *events_, clock, *transport_);
+    TcpRank rank(program_, *events_, clock, *transport_, options_.pace);
     observer_.listening(header.rank, transport_->listen());
     wait_for("where its peers listen", [this] { return endpoints_.has_value(); });
     transport_->connect_all(*endpoints_, [this] { return stopped_.load(std::memory_order_acquire); });

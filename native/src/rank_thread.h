@@ -19,6 +19,7 @@
 #include "driver.h"
 #include "events.h"
 #include "failure.h"
+#include "pace.h"
 #include "program.h"
 #include "sockets.h"
 
@@ -44,6 +45,7 @@ class RankThread {
     struct Options {
         bool own_files = false;  // unshare the table of descriptors: each rank has the limit to itself
         Log log;
+        PaceFile* pace = nullptr;  // the host's; outlives the thread
         // For tests: close this connection with a reset once the rank has started.
         std::uint32_t break_connection = kNone;
     };

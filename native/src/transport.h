@@ -33,6 +33,14 @@ struct SendTimes {
     Nanos last;   // after the last one was
 };
 
+// What a rank's `advance` waits for: bytes always; and this instant. `more` says that it has work left right
+// now.
+struct Wait {
+    Nanos deadline = Nanos::never();
+    bool timer = false;  // the deadline is an operator's end, worth spinning for
+    bool more = false;
+};
+
 class Sink {
   public:
     // A data frame's head arrived. False: it is wrong and the rank has failed; read no more.

@@ -152,8 +152,9 @@ class ProgramBuilder {
     }
 
     static void append(std::vector<std::byte>& out, const void* data, std::size_t size) {
-        const auto* bytes = static_cast<const std::byte*>(data);
-        out.insert(out.end(), bytes, bytes + size);
+        if (size == 0) return;
+        out.resize(out.size() + size);
+        std::memcpy(out.data() + out.size() - size, data, size);
     }
 
     template <class Record>

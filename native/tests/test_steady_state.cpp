@@ -60,7 +60,7 @@ struct Window {
 
 // Allocations of a whole job, by when they were made: until every rank had done its warm-up, and from then
 // until the first rank had done its last iteration.
-Window allocations_of(std::uint32_t window_messages, bool record_messages) {
+Window allocations_of(std::uint32_t window_messages, bool record_messages, bool slowed) {
     char folder[] = "/tmp/genie-steady-XXXXXX";
     REQUIRE(::mkdtemp(folder) != nullptr);
     std::vector<std::string> paths;
@@ -79,8 +79,13 @@ Window allocations_of(std::uint32_t window_messages, bool record_messages) {
         builder.compute(1000, {first}, other);
         builder.compute(0, {first, second}, other);
     }
+    const std::string pace_path = std::string(folder) + "/pace";
+    PaceFile pace = PaceFile::open_or_make(pace_path);
+    pace.set(1500);
+    LocalOptions options;
+    if (slowed) options.pace = &pace;
     const std::uint64_t first = allocations.load();
-    for (const LocalResult& result : run_job(builders, paths)) CHECK(result.failure.text == "");
+    for (const LocalResult& result : run_job(builders, paths, options)) CHECK(result.failure.text == "");
     const std::uint64_t last = allocations.load();
     REQUIRE(last - first < kRemembered);
     std::int64_t warm = 0;
@@ -95,15 +100,17 @@ Window allocations_of(std::uint32_t window_messages, bool record_messages) {
         const std::int64_t at = allocated_at[i % kRemembered].load();
         ++(at <= warm ? found.before : at < end ? found.within : found.after);
     }
+    CHECK(pace.page().stretched_ops == (slowed ? kRanks * kIterations : 0));
     for (const std::string& path : paths) ::unlink(path.c_str());
+    ::unlink(pace_path.c_str());
     ::rmdir(folder);
     return found;
 }
 
-TEST_CASE("after its warm-up a rank allocates nothing at all") {
+TEST_CASE("after its warm-up a rank allocates nothing at all, slowed or not") {
     for (const std::uint32_t window_messages : {0U, 4U}) {
         for (const bool record_messages : {false, true}) {
-            const Window found = allocations_of(window_messages, record_messages);
+            const Window found = allocations_of(window_messages, record_messages, record_messages);
             CAPTURE(window_messages);
             CAPTURE(record_messages);
             CAPTURE(found.before);
