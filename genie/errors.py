@@ -4,6 +4,7 @@
     ├── ConfigError         (2)    a key, choice, type or value of the configuration
     ├── TraceError          (2)    a trace that cannot be replayed faithfully: file, node, reason
     ├── PlanError           (2)    pieces that are valid alone but not together
+    │   ├── FaultRefused    (2)    a fault that the safety limits forbid
     │   └── AlgorithmError  (2)    a collective algorithm that does not do what its kind promises
     ├── EnvironmentUnfit    (3)    this machine or kernel cannot do what was asked
     ├── RunAborted          (4)    the run began and could not be finished
@@ -71,6 +72,10 @@ class PlanError(GenieError):
     """Pieces that are each valid but do not fit together (more ranks than hosts, a fault without a target)."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+class FaultRefused(PlanError):
+    """A fault that is understood and possible, and that the safety limits forbid (docs/safety.md)."""
 
 
 class AlgorithmError(PlanError):

@@ -122,6 +122,65 @@ class ReportConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StopConfig:
+    """What ends a run that is going wrong (docs/safety.md); None: not watched.
+
+    ``stall``: no rank gets on for so long, less than ``timeout``. ``drops_outside``, ``retransmits_outside``: so many
+    packets may be dropped, so many segments sent again, at ports and hosts outside the faults' blast radius.
+    """
+
+    stall: str | None = None
+    drops_outside: int | None = None
+    retransmits_outside: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.stall is not None and parse_ns(self.stall, key="stall") < 1_000_000_000:
+            raise ConfigError(f"must be at least 1s, found {self.stall!r}", key="stall")
+        for key in ("drops_outside", "retransmits_outside"):
+            limit = getattr(self, key)
+            if limit is not None and limit < 0:
+                raise ConfigError(f"expected a count from 0 up, found {limit}", key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class SafetyConfig:
+    """Limits of what faults may do (docs/safety.md).
+
+    ``ttl``: when the dead-man's switch on a target undoes a fault by itself; never above ``max_ttl``. ``max_hosts``,
+    ``max_links``: how many faults may touch; None is 1024 and 4096 on an emulated fabric, 8 and 16 on real hosts.
+    ``kill_switch``: while this file exists nothing runs, and what runs is stopped; "" for none.
+    """
+
+    ttl: str = "10min"
+    max_ttl: str = "1h"
+    max_hosts: int | None = None
+    max_links: int | None = None
+    kill_switch: str = "/run/genie/KILL"
+    stop: StopConfig = StopConfig()
+
+    def __post_init__(self) -> None:
+        for key in ("ttl", "max_ttl"):
+            if parse_ns(getattr(self, key), key=key) < 1_000_000_000:
+                raise ConfigError(f"must be at least 1s, found {getattr(self, key)!r}", key=key)
+        for key in ("max_hosts", "max_links"):
+            limit = getattr(self, key)
+            if limit is not None and limit < 0:
+                raise ConfigError(f"expected a count from 0 up, found {limit}", key=key)
+        if self.kill_switch and (not self.kill_switch.startswith("/") or any(ord(c) < 32 for c in self.kill_switch)):
+            raise ConfigError(f"expected an absolute path, or nothing, found {self.kill_switch!r}", key="kill_switch")
+
+    @property
+    def ttl_ns(self) -> int:
+        """``ttl`` in ns."""
+        return parse_ns(self.ttl, key="safety.ttl")
+
+    @property
+    def max_ttl_ns(self) -> int:
+        """``max_ttl`` in ns."""
+        return parse_ns(self.max_ttl, key="safety.max_ttl")
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentConfig:
     """One experiment, complete.
 
@@ -129,7 +188,8 @@ class ExperimentConfig:
     says which; ``fault`` maps names to faults, empty for a healthy run; ``collective`` is the CollectivesConfig.
     ``out`` is the folder of run directories; ``run_dir`` "" means ``out``/<time>-<name>. ``baseline`` is "auto",
     "none" or a run directory. ``warmup`` iterations are run first and not measured. ``expect`` makes another verdict
-    exit with 1. ``timeout`` ends a run that makes no progress. ``choices`` is the one field that is no key.
+    exit with 1. ``timeout`` ends a run that makes no progress. ``protocol`` "aba" runs baseline, fault and baseline on
+    one fabric. ``allow_risk`` is the highest risk a fault may have. ``choices`` is the one field that is no key.
     """
 
     workload: Any
@@ -148,6 +208,9 @@ class ExperimentConfig:
     verify: bool = False
     expect: Literal["ok", "degraded"] | None = None
     timeout: str = "30s"
+    protocol: Literal["single", "aba"] = "single"
+    allow_risk: Literal["low", "medium", "high"] = "medium"
+    safety: SafetyConfig = SafetyConfig()
     record: RecordConfig = RecordConfig()
     tracking: TrackingConfig = TrackingConfig()
     report: ReportConfig = ReportConfig()
@@ -197,6 +260,14 @@ def parse_config(mapping: Mapping[str, Any], choices: Mapping[str, Choice] | Non
     config = ExperimentConfig(**values, choices=made)
     if config.timeout_ns <= 0:
         raise ConfigError(f"must be above 0, found {config.timeout!r}", key="timeout")
+    stall = config.safety.stop.stall
+    if stall is not None and parse_ns(stall, key="safety.stop.stall") >= config.timeout_ns:
+        raise ConfigError(
+            f"must be below timeout ({config.timeout}), found {stall!r}: ranks would end before it",
+            key="safety.stop.stall",
+        )
+    if config.protocol == "aba" and config.baseline != "auto":
+        raise ConfigError(f"protocol=aba brings its own baselines, found {config.baseline!r}", key="baseline")
     if not 0 <= config.warmup < 2**20:
         raise ConfigError(f"must lie between 0 and 2^20, found {config.warmup}", key="warmup")
     for key in ("name", "out", "run_dir"):
@@ -330,14 +401,14 @@ def _parse_faults(value: Any) -> dict[str, Any]:
 
 def build(cls: type[Any], mapping: Mapping[str, Any], path: str) -> Any:
     """An instance of dataclass ``cls`` from plain values; ``path`` is its dotted key. Raises ConfigError."""
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    fields = {_key(f): f for f in dataclasses.fields(cls) if f.init}
     refuse_unknown(mapping, fields, path)
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
     for name, spec in fields.items():
         where = f"{path}.{name}" if path else name
         if name in mapping:
-            values[name] = convert(mapping[name], hints[name], where)
+            values[spec.name] = convert(mapping[name], hints[spec.name], where)
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
             raise ConfigError(f"must be given: write {where}=VALUE", key=where)
     try:
@@ -347,6 +418,11 @@ def build(cls: type[Any], mapping: Mapping[str, Any], path: str) -> Any:
             raise
         text = error.message.removeprefix(f"{error.key}: ") if error.key else error.message
         raise ConfigError(text, key=f"{path}.{error.key}" if error.key else path, hint=error.hint) from error
+
+
+def _key(spec: dataclasses.Field[Any]) -> str:
+    """The key of a field: its name, or what its metadata says where Python has that word for itself (``for``)."""
+    return str(spec.metadata.get("key", spec.name))
 
 
 _UNITS: Mapping[str, Callable[..., Any]] = {
@@ -467,7 +543,7 @@ def _shown(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        return {_key(f): _plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
