@@ -1,0 +1,136 @@
+"""A lab machine: its name and addresses, the files it is told its settings by, the QEMU command that runs it.
+
+Called by `keeper.py`. Decides and writes files; never starts a process but `ssh-keygen`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from parts import GUEST, Parts
+
+WIRE_MTU = 4200
+"""Bytes: RoCE's 4096 of payload and its headers, as on the embedded fabric."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of the host one machine takes."""
+
+    cpus: int = 1
+    memory_mib: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The `number`th machine of a lab, counted from 1."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Name in the inventory and of the host itself."""
+        return f"vm{self.number}"
+
+    @property
+    def wire_address(self) -> str:
+        """Address on the wire between the machines."""
+        return f"10.77.0.{self.number}"
+
+    @property
+    def manage_network(self) -> str:
+        """The first three bytes of this machine's management network, which it shares with nobody."""
+        return f"10.78.{self.number}"
+
+    def mac(self, network: str) -> str:
+        """Hardware address on network `manage` or `wire`."""
+        return f"52:54:00:77:{0 if network == 'manage' else 1:02x}:{self.number:02x}"
+
+
+def write_settings(machine: Machine, machines: list[Machine], parts: Parts, folder: Path) -> None:
+    """What the machine reads at its start, and its SSH host key, into `folder`."""
+    folder.mkdir(mode=0o700)
+    key_pair(folder / "host_key", f"{machine.name} of a GENIE lab")
+    (folder / "start").write_bytes((GUEST / "start").read_bytes())
+    (folder / "start").chmod(0o755)
+    hosts = "".join(f"{other.wire_address} {other.name}\n" for other in machines if other != machine)
+    settings = {
+        "name": machine.name,
+        "release": parts.release,
+        "hosts": hosts,
+        "manage_mac": machine.mac("manage"),
+        "manage_address": f"{machine.manage_network}.15/24",
+        "manage_gateway": f"{machine.manage_network}.2",
+        "wire_mac": machine.mac("wire"),
+        "wire_address": f"{machine.wire_address}/24",
+        "wire_mtu": str(WIRE_MTU),
+    }
+    (folder / "settings").write_text("".join(f"{name}='{value}'\n" for name, value in settings.items()))
+    (folder / "sshd_config").write_text(
+        "HostKey /run/lab/ssh/host_key\nAuthorizedKeysFile /run/lab/ssh/authorized_keys\nPidFile none\n"
+        "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nUsePAM no\n"
+        "UseDNS no\nPrintMotd no\nMaxSessions 100\nMaxStartups 100\nSubsystem sftp internal-sftp\n"
+        "SetEnv PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/lab/bin\n"
+    )
+
+
+def key_pair(path: Path, comment: str) -> None:
+    """A throwaway ed25519 key without a pass phrase in `path`, its public half beside it."""
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+
+
+def accelerated(kvm: bool) -> list[str]:
+    """The part of QEMU's command that says by what the processor is run."""
+    if kvm:
+        return ["-accel", "kvm", "-cpu", "host"]
+    return ["-accel", "tcg,thread=multi", "-cpu", "max"]
+
+
+def probe_argv(parts: Parts, kvm: bool) -> list[str]:
+    """QEMU's command for a machine that says `genie-lab: probed` and ends."""
+    return [*_bare(parts, "genie_lab=probe"), *accelerated(kvm), "-m", "256"]
+
+
+def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wire: int) -> list[str]:
+    """QEMU's command: console on standard output, a QMP socket in `folder`, `wire` a socket to the other machine.
+
+    The management network is QEMU's own, cut off from everything (`restrict`) but for connections that come in from
+    this host's loopback to the SSH port; the host's port is chosen by the kernel.
+    """
+    conf = folder / "conf"
+    shares = {"host": Path("/"), "conf": conf, "modules": parts.modules, "programs": parts.programs}
+    net = machine.manage_network
+    user = f"user,id=manage,ipv6=off,restrict=on,net={net}.0/24,host={net}.2,hostfwd=tcp:127.0.0.1:0-{net}.15:22"
+    return [
+        *_bare(parts, "genie_lab=boot"),
+        *accelerated(kvm),
+        *("-name", f"genie-lab-{machine.name}", "-smp", str(size.cpus), "-m", str(size.memory_mib)),
+        *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
+        *(word for tag, path in shares.items() for word in _share(tag, path)),
+        *("-netdev", user, "-device", f"virtio-net-pci,netdev=manage,mac={machine.mac('manage')}"),
+        *("-netdev", f"socket,id=wire,fd={wire}"),
+        *("-device", f"virtio-net-pci,id=wire0,netdev=wire,mac={machine.mac('wire')},host_mtu={WIRE_MTU}"),
+    ]
+
+
+def _bare(parts: Parts, word: str) -> list[str]:
+    return [
+        "qemu-system-x86_64",
+        *("-machine", "q35", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"),
+        *("-kernel", str(parts.kernel), "-initrd", str(parts.initrd)),
+        *("-append", f"console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off {word}"),
+    ]
+
+
+def _share(tag: str, path: Path) -> list[str]:
+    fs = f"local,id={tag},path={path},security_model=none,readonly=on,multidevs=remap"
+    return ["-fsdev", fs, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+
+
+def kvm_may_work() -> bool:
+    """Whether this user may open /dev/kvm; whether a machine then boots is for a probe to find out."""
+    return os.access("/dev/kvm", os.R_OK | os.W_OK)
