@@ -21,7 +21,7 @@ from rich.text import Text
 from genie.errors import GenieError
 from genie.results.collectives import CollectiveRow
 from genie.results.compare import Comparison, Judgement, judge_and_store, load_judgement
-from genie.results.metrics import Metrics
+from genie.results.metrics import Metrics, WindowedTimes
 from genie.results.records import Check, FaultOutcome, PlanRecord
 from genie.results.rundir import RunDir
 from genie.results.statistics import Estimate
@@ -36,6 +36,8 @@ STYLES = {
     "invalid": "bold magenta",
 }
 MOST_ROWS = 12
+WINDOWS_ALIKE_RATIO = 0.1
+"""Windows whose lengths differ by no more than this have one length in the report."""
 WIDTH_LEAST = 80
 
 
@@ -110,7 +112,7 @@ def _headline(metrics: Metrics, comparison: Comparison | None, plan: PlanRecord)
     found = metrics.iteration
     count = len(found.each_ns) if found else 0
 
-    def row(name: str, value: Estimate | None, against: Estimate | None) -> None:
+    def row(name: str, value: Estimate | None, against: Estimate | None, count: int = count) -> None:
         cells = [
             name,
             "none" if value is None else format_ns(value.value),
@@ -127,6 +129,13 @@ def _headline(metrics: Metrics, comparison: Comparison | None, plan: PlanRecord)
         comparison.median.ratio if comparison else None,
     )
     row(f"iteration, {tail}", found.p99 if found else None, comparison.p99.ratio if comparison else None)
+    compared = {parts.fault: parts for parts in comparison.windowed} if comparison else {}
+    for parts in metrics.windowed:
+        beside = compared.get(parts.fault)
+        inside, outside = sum(parts.met), len(parts.met) - sum(parts.met)
+        whose = f"{_short(parts.fault, 11)}'s" if len(metrics.windowed) > 1 else "the fault's"
+        row(f"in {whose} windows, {inside}", parts.inside, beside.inside if beside else None, inside)
+        row(f"outside of them, {outside}", parts.outside, beside.outside if beside else None, outside)
     row("exposed communication", metrics.exposed, comparison.exposed if comparison else None)
     row("compute", metrics.compute, None)
     if plan.predicted_iteration_ns:
@@ -238,13 +247,17 @@ def _fault_table(faults: Sequence[FaultOutcome], metrics: Metrics) -> Renderable
     blocks: list[RenderableType] = []
     for fault in faults:
         state = ("NOT IN EFFECT", "bold magenta") if fault.why_not_in_effect() else ("in effect", "green")
-        where = ", ".join(part for part in (_targets(fault), _window(fault, metrics)) if part)
+        places = [_targets(fault), _when(fault, metrics)]
+        where = ", ".join(part for part in (places[::-1] if len(fault.stretches) > 1 else places) if part)
         blocks.append(Text.assemble(("fault  ", "bold"), f"{fault.name} ", state, f" {where}" if where else ""))
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True)
         grid.add_column()
         for ok, sentence in _evidence_lines(fault):
             grid.add_row(_yes(ok), sentence)
+        parts = next((found for found in metrics.windowed if found.fault == fault.name), None)
+        if parts is not None:
+            grid.add_row("", _met(parts))
         grid.add_row(_yes(fault.reverted), "reverted and read back" + (f": {fault.problem}" if fault.problem else ""))
         blocks.append(Padding(grid, (0, 0, 0, 7)))
     return Group(*blocks)
@@ -277,15 +290,37 @@ def _targets(fault: FaultOutcome) -> str:
     return f"on {shown}" + (f" and {len(fault.targets) - 3} more" if len(fault.targets) > 3 else "") if shown else ""
 
 
-def _window(fault: FaultOutcome, metrics: Metrics) -> str:
-    start, end, run_start, run_end = fault.start_mono_ns, fault.end_mono_ns, metrics.start_mono_ns, metrics.end_mono_ns
-    if start is None or run_start is None:
+def _when(fault: FaultOutcome, metrics: Metrics) -> str:
+    """From when to when, or of several windows how many, how long and when the first began, in model time."""
+    windows, run_start, run_end = fault.stretches, metrics.start_mono_ns, metrics.end_mono_ns
+    if not windows or run_start is None:
         return ""
-    begins = "before the start" if start <= run_start else f"{format_ns(start - run_start)} after the start"
-    ends = (
-        "past the end" if end is None or (run_end is not None and end >= run_end) else f"{format_ns(end - run_start)}"
-    )
+
+    def after_start(ns: int) -> str:
+        return format_ns((ns - run_start) / metrics.dilation)
+
+    (start, end), first = windows[0], after_start(windows[0][0])
+    if len(windows) > 1:
+        lengths = sorted((end - start) / metrics.dilation for start, end in windows if end is not None)
+        said = [f"{len(windows)} times"]
+        if lengths and lengths[-1] - lengths[0] <= WINDOWS_ALIKE_RATIO * lengths[0]:
+            said.append(f"{format_ns(lengths[len(lengths) // 2])} each")
+        elif lengths:
+            said.append(f"{format_ns(lengths[0])} to {format_ns(lengths[-1])} each")
+        said.append(f"first at {first}")
+        return ", ".join([*said, *(["the last one to the end"] if windows[-1][1] is None else [])])
+    begins = "before the start" if start <= run_start else f"{first} after the start"
+    ends = "past the end" if end is None or (run_end is not None and end >= run_end) else after_start(end)
     return f"from {begins} to {ends}"
+
+
+def _met(parts: WindowedTimes) -> str:
+    """How the iterations in a fault's windows compare with the others of the same run."""
+    said = f"{sum(parts.met)} of {len(parts.met)} iterations met its windows"
+    if parts.slowdown is None:
+        return f"{said}, so that there are none to compare them with"
+    ratio = parts.slowdown
+    return f"{said}: their median is {ratio.value:.2f}x that of the others ({ratio.low:.2f} - {ratio.high:.2f})"
 
 
 def _places(run: RunDir) -> Iterator[Text]:

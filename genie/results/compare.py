@@ -67,6 +67,17 @@ class RowSlowdown:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowSlowdown:
+    """Median iteration in and outside the windows of a fault, each over the baseline's median; for reading, not judged.
+    None: there is no such iteration.
+    """
+
+    fault: str
+    inside: Estimate | None
+    outside: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """This run against its baseline. ``healthy_runs`` is how many healthy runs the margins come from."""
 
@@ -77,6 +88,7 @@ class Comparison:
     p99: Slowdown
     exposed: Estimate | None
     collectives: tuple[RowSlowdown, ...]
+    windowed: tuple[WindowSlowdown, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +169,13 @@ def compare(
         if twin is not None and twin.time_mean_ns > 0:
             ratio = statistics.ratio(row.by_iteration_ns, twin.by_iteration_ns, statistics.rows_mean, seed)
             rows.append(RowSlowdown(row.kind, row.comm, row.bytes, ratio))
-    return Comparison(name, run_id, len(pool), median, p99, exposed, tuple(rows))
+    windowed = []
+    for parts in run.windowed:
+        inside, outside = (
+            statistics.ratio(part, theirs, statistics.rows_median, seed) if part else None for part in parts.split(ours)
+        )
+        windowed.append(WindowSlowdown(parts.fault, inside, outside))
+    return Comparison(name, run_id, len(pool), median, p99, exposed, tuple(rows), tuple(windowed))
 
 
 def _slowdown(name: str, ratio: Estimate, margin: float, thresholds: Thresholds, judged: bool) -> Slowdown:

@@ -19,7 +19,7 @@ from genie.results import statistics
 from genie.results.collectives import SEND_RECV, CollectiveRow, call_facts, collective_rows, instances
 from genie.results.messages import MessageTimes, message_times
 from genie.results.ports import NOT_KNOWN, PortSamples
-from genie.results.records import JobOperators, PlanRecord
+from genie.results.records import FaultOutcome, JobOperators, PlanRecord
 from genie.results.rundir import HostRecord, RunDir
 from genie.results.statistics import Estimate, Floats
 
@@ -90,6 +90,25 @@ class FabricTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowedTimes:
+    """Iterations that met a window of one fault beside those that did not, for a fault that was not in effect all the
+    time. ``met`` has a flag for each measured iteration; ``slowdown`` is the inner median over the outer one. None:
+    there is no such iteration.
+    """
+
+    fault: str
+    met: tuple[bool, ...]
+    inside: Estimate | None
+    outside: Estimate | None
+    slowdown: Estimate | None
+
+    def split(self, each_ns: Sequence[float]) -> tuple[list[float], list[float]]:
+        """``each_ns`` of the iterations that met a window, and of the others."""
+        pairs = list(zip(each_ns, self.met, strict=True))
+        return [ns for ns, met in pairs if met], [ns for ns, met in pairs if not met]
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """All of it. ``exposed_ns`` and ``compute_ns`` are per measured iteration, means over ranks; ``straggler`` is a
     rank, None when no rank stands out; ``start_mono_ns`` is T on the controller's clock (one clock only).
@@ -116,6 +135,7 @@ class Metrics:
     start_mono_ns: int | None
     end_mono_ns: int | None
     flags: tuple[str, ...] = ()
+    windowed: tuple[WindowedTimes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +177,7 @@ def measure(run: RunDir) -> Metrics:
     ranks, straggler = _rank_times(job, plan, calls, facts, shares, iteration)
     start, end = _real_window(job, plan, ends)
     port_totals, fabric = _fabric(run, plan, start, end, flags)
+    windowed = _windowed(run.faults(), durations, ends, window, start, seed)
     messages = message_times(
         _messages(job, EventType.SENT, window),
         _messages(job, EventType.RECEIVED, window),
@@ -187,6 +208,7 @@ def measure(run: RunDir) -> Metrics:
         start_mono_ns=start,
         end_mono_ns=end,
         flags=tuple(flags),
+        windowed=windowed,
     )
 
 
@@ -248,6 +270,41 @@ def _iteration_times(durations: Floats, window: range, seed: int) -> IterationTi
         mean=statistics.estimate(each, statistics.rows_mean, seed),
         p99=statistics.estimate(each, statistics.rows_p99, seed),
     )
+
+
+def _windowed(
+    faults: Sequence[FaultOutcome], durations: Floats, ends: Floats, window: range, start: int | None, seed: int
+) -> tuple[WindowedTimes, ...]:
+    """For each fault that was in effect for a part of the run only. ``ends`` are real ns since T, ``start`` is T on the
+    clock of the faults' windows; without it nobody can tell which iterations met one.
+    """
+    if start is None or not len(window):
+        return ()
+    lefts = np.concatenate([[0.0], ends[:-1]])
+    each = durations[window.start :]
+    found = []
+    for fault in faults:
+        stretches = sorted(fault.stretches, key=lambda stretch: stretch[0])
+        begun = np.array([begin - start for begin, _ in stretches], dtype=np.float64)
+        ended = np.array([np.inf if end is None else end - start for _, end in stretches], dtype=np.float64)
+        if not len(begun) or (len(begun) == 1 and begun[0] <= 0 and ended[0] >= ends[-1]):
+            continue
+        # of the windows that began before an iteration ended, one must have ended after it began
+        reach = np.concatenate([[-np.inf], np.maximum.accumulate(ended)])
+        met = (reach[np.searchsorted(begun, ends, side="left")] > lefts)[window.start :]
+        inner, outer = each[met], each[~met]
+        found.append(
+            WindowedTimes(
+                fault=fault.name,
+                met=tuple(bool(flag) for flag in met),
+                inside=statistics.estimate(inner, statistics.rows_median, seed) if len(inner) else None,
+                outside=statistics.estimate(outer, statistics.rows_median, seed) if len(outer) else None,
+                slowdown=statistics.ratio(list(inner), list(outer), statistics.rows_median, seed)
+                if len(inner) and len(outer)
+                else None,
+            )
+        )
+    return tuple(found)
 
 
 def covered(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:

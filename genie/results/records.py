@@ -251,10 +251,11 @@ class Check:
 class FaultOutcome:
     """One fault of ``faults.json``: what was done, when, and the evidence that it took effect.
 
-    The window is CLOCK_MONOTONIC of the controller's machine; ``start_mono_ns`` None: never applied, ``end_mono_ns``
-    None: not reverted within the run. ``state`` is "in_effect", "not_exercised" or "not_in_effect" (docs/faults.md).
-    ``twin_counter`` names a fabric total (``ce_marked``) that must be above 0 in the *healthy* twin for this fault to
-    mean anything: where the healthy run was not marked either, marking switched off switches off nothing.
+    ``windows`` are the stretches in which it was in effect, each (start, end) in CLOCK_MONOTONIC ns of the controller's
+    machine, in order; an end of None: not ended within the run. ``start_mono_ns`` is the first start (None: never in
+    effect), ``end_mono_ns`` the last end. ``state`` is "in_effect", "not_exercised" or "not_in_effect"
+    (docs/faults.md). ``twin_counter`` names a fabric total (``ce_marked``) that must be above 0 in the *healthy* twin for
+    this fault to mean anything: where the healthy run was not marked either, marking switched off switches off nothing.
     """
 
     name: str
@@ -269,6 +270,14 @@ class FaultOutcome:
     twin_counter: str = ""
     hypothesis: str = ""
     problem: str = ""
+    windows: tuple[tuple[int, int | None], ...] = ()
+
+    @property
+    def stretches(self) -> tuple[tuple[int, int | None], ...]:
+        """``windows``; of a file from before there were several, the one that it has."""
+        if self.windows or self.start_mono_ns is None:
+            return self.windows
+        return ((self.start_mono_ns, self.end_mono_ns),)
 
     def why_not_in_effect(self) -> str:
         """Why this fault cannot count as injected, in one sentence part; "" when it can."""
@@ -287,19 +296,21 @@ def fault_outcomes(session: FaultSession, evidence: Sequence[EvidenceRecord]) ->
     """What became of each fault of a session, after `revert`. ``evidence`` is what `FaultSession.evidence` gave; a
     fault without it (the run was aborted) counts as not in effect.
     """
-    windows = {window.fault: window for window in session.windows()}
+    windows: dict[str, list[tuple[int, int | None]]] = {}
+    for window in sorted(session.windows(), key=lambda window: window.started_ns):
+        windows.setdefault(window.fault, []).append((window.started_ns, window.ended_ns or None))
     proofs = {record.fault: record for record in evidence}
     outcomes = []
     for plan in session.plans:
-        window, proof = windows.get(plan.name), proofs.get(plan.name)
+        own, proof = windows.get(plan.name, []), proofs.get(plan.name)
         reverts = [record for record in session.records if record.fault == plan.name and record.action == "reverted"]
         outcomes.append(
             FaultOutcome(
                 name=plan.name,
                 role=plan.role,
                 targets=tuple(port.name for port in plan.ports),
-                start_mono_ns=window.started_ns if window else None,
-                end_mono_ns=window.ended_ns if window and window.ended_ns else None,
+                start_mono_ns=own[0][0] if own else None,
+                end_mono_ns=own[-1][1] if own else None,
                 state=proof.state if proof else "not_in_effect",
                 reverted=bool(reverts) and all(record.ok for record in reverts),
                 checks=tuple(Check(c.what, c.expected, c.found, bool(c.ok), c.kind) for c in proof.checks)
@@ -309,6 +320,7 @@ def fault_outcomes(session: FaultSession, evidence: Sequence[EvidenceRecord]) ->
                 twin_counter=plan.mechanism.twin_counter,
                 hypothesis=plan.hypothesis,
                 problem="; ".join(f"could not be reverted: {r.message}" for r in reverts if not r.ok),
+                windows=tuple(own),
             )
         )
     return tuple(outcomes)

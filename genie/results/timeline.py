@@ -27,6 +27,7 @@ from genie.results.rundir import RunDir
 MOST_SLICES = 100_000
 MOST_PORTS = 64
 POINTS_PER_PORT = 500
+MOST_WINDOWS = 2000
 NETWORK_PID = 1_000_000
 FAULTS_PID = 1_000_001
 _ITERATION_TID = 0
@@ -71,7 +72,7 @@ def write_timeline(run: RunDir, *, most_slices: int = MOST_SLICES) -> Timeline:
         names += _process(FAULTS_PID, "faults", -1) if faults else []
         for number, fault in enumerate(faults):
             names.append(_thread(FAULTS_PID, number, fault.name))
-            slices += _fault_slice(fault, number, plan, one_start, end_us)
+            slices += _fault_slices(fault, number, plan, one_start, end_us, notes)
     events = names + sorted(slices + counters, key=lambda event: float(event["ts"]))
     content = {
         "displayTimeUnit": "ms",
@@ -207,19 +208,25 @@ def _counter(name: str, ts: float, values: dict[str, int]) -> Event:
     return {"ph": "C", "name": name, "ts": ts, "pid": NETWORK_PID, "tid": 0, "args": values}
 
 
-def _fault_slice(fault: FaultOutcome, number: int, plan: PlanRecord, start: int, end_us: float) -> Iterator[Event]:
-    if fault.start_mono_ns is None:
-        return
-    begin = _us(fault.start_mono_ns - start, plan)
-    finish = _us(fault.end_mono_ns - start, plan) if fault.end_mono_ns is not None else max(end_us, begin)
-    yield {
-        "ph": "X",
-        "name": fault.name,
-        "cat": "fault",
-        "ts": begin,
-        "dur": round(max(0.0, finish - begin), 3),
-        "pid": FAULTS_PID,
-        "tid": number,
-        "cname": "terrible",
-        "args": {"targets": ", ".join(fault.targets), "state": fault.state, "reverted": fault.reverted},
-    }
+def _fault_slices(
+    fault: FaultOutcome, number: int, plan: PlanRecord, start: int, end_us: float, notes: list[str]
+) -> Iterator[Event]:
+    """A slice for each window of a fault; one that never ended goes on to the end."""
+    windows = fault.stretches
+    if len(windows) > MOST_WINDOWS:
+        notes.append(f"the first {MOST_WINDOWS} of {len(windows)} windows of {fault.name} are shown")
+    for count, (begun, ended) in enumerate(windows[:MOST_WINDOWS], 1):
+        begin = _us(begun - start, plan)
+        finish = _us(ended - start, plan) if ended is not None else max(end_us, begin)
+        arguments = {"targets": ", ".join(fault.targets), "state": fault.state, "reverted": fault.reverted}
+        yield {
+            "ph": "X",
+            "name": fault.name,
+            "cat": "fault",
+            "ts": begin,
+            "dur": round(max(0.0, finish - begin), 3),
+            "pid": FAULTS_PID,
+            "tid": number,
+            "cname": "terrible",
+            "args": arguments | ({"window": f"{count} of {len(windows)}"} if len(windows) > 1 else {}),
+        }

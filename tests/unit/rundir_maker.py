@@ -77,6 +77,14 @@ IN_EFFECT = FaultOutcome(
     ),
 )  # fmt: skip
 
+FLAPPING = replace(
+    IN_EFFECT, name="link_flap_short", hypothesis="spikes inside its windows, none outside",
+    start_mono_ns=T + 45 * MS, end_mono_ns=T + 168 * MS,
+    windows=((T + 45 * MS, T + 55 * MS), (T + 155 * MS, T + 168 * MS)),
+)  # fmt: skip
+"""In effect twice: within the second and third iteration of `SPIKES`, and within its sixth."""
+SPIKES = (30, 30, 30, 20, 20, 40, 20, 20, 20, 20, 20, 20)
+
 
 def plan(**changes) -> PlanRecord:
     base = PlanRecord(

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rundir_maker import MS, EventWriter, make_run, operators, plan, write_samples
+from rundir_maker import (
+    FLAPPING,
+    IN_EFFECT,
+    MS,
+    SPIKES,
+    EventWriter,
+    T,
+    make_run,
+    operators,
+    plan,
+    write_samples,
+)
 
 from genie.errors import GenieError
 from genie.results.collectives import busbw_factor, call_facts
 from genie.results.metrics import covered, measure
-from genie.results.records import JobOperators, OperatorRecord, RankOperators, to_plain
+from genie.results.records import FaultOutcome, JobOperators, OperatorRecord, RankOperators, to_plain
 from genie.results.rundir import HostRecord, RunDir
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "report"
@@ -283,6 +295,68 @@ def test_samples_of_another_format_are_refused(tmp_path):
     run.ports_path.write_bytes(b"GNIESMP1" + b"\x07" + bytes(5000))
     with pytest.raises(GenieError, match="version 7"):
         measure(run)
+
+
+@pytest.mark.parametrize(
+    ("windows", "met"),
+    [
+        ([(15, 16)], (True, False, False)),
+        ([(15, 35)], (True, True, True)),
+        ([(20, 25)], (False, True, False)),
+        ([(15, 20)], (True, False, False)),
+        ([(11, 12), (31, None)], (True, False, True)),
+        ([(31, None), (11, 12)], (True, False, True)),
+        ([(0, 5)], (False, False, False)),
+        ([(45, 50)], (False, False, False)),
+        ([(1, None)], (True, True, True)),
+        ([(19.999_999, 30.000_001)], (True, True, True)),
+    ],
+    ids=["within one", "over three", "from an end on", "to an end", "two, one open", "in any order", "in warm-up",
+         "after the end", "all but the very start", "by a nanosecond"],
+)  # fmt: skip
+def test_an_iteration_that_a_window_overlaps_met_it(tmp_path, windows, met):
+    run = run_of(tmp_path, two([((10 * i, 10 * i + 10),) * 2 for i in range(4)]))
+    own = tuple((T + round(a * MS), None if b is None else T + round(b * MS)) for a, b in windows)
+    run.write_faults([FaultOutcome("x", start_mono_ns=own[0][0], windows=own)])
+    (parts,) = measure(run).windowed
+    assert (parts.fault, parts.met) == ("x", met)
+    assert (parts.inside is None, parts.outside is None) == (not any(met), all(met))
+    assert (parts.slowdown is None) == (all(met) or not any(met))
+
+
+def test_the_median_inside_the_windows_stands_beside_that_outside(tmp_path):
+    (parts,) = measure(make_run(tmp_path, iteration_ms=SPIKES, faults=(FLAPPING,))).windowed
+    assert [number for number, flag in enumerate(parts.met, 1) if flag] == [1, 5]
+    assert parts.inside.value == 35 * MS
+    assert parts.outside.value == 20 * MS
+    assert parts.slowdown.value == 1.75
+
+
+@pytest.mark.parametrize(
+    ("fault", "changes"),
+    [
+        (IN_EFFECT, {}),
+        (replace(IN_EFFECT, windows=((T - 5, None),), end_mono_ns=None), {}),
+        (replace(IN_EFFECT, start_mono_ns=None, end_mono_ns=None), {}),
+        (FLAPPING, {"one_clock": False}),
+    ],
+    ids=["whole run", "not reverted", "never in effect", "several clocks"],
+)
+def test_without_windows_that_can_be_placed_there_is_no_inside(tmp_path, fault, changes):
+    run = make_run(tmp_path, faults=(fault,))
+    run.write_plan(replace(run.plan, **changes))
+    assert measure(run).windowed == ()
+
+
+def test_golden_windows(tmp_path):
+    """The formula of docs/metrics.md over two faults, one cut short by its dead-man's switch."""
+    cut = replace(IN_EFFECT, windows=((T - 5 * MS, T + 100 * MS),))
+    metrics = measure(make_run(tmp_path, iteration_ms=SPIKES, faults=(FLAPPING, cut)))
+    text = json.dumps(to_plain(metrics.windowed), indent=1) + "\n"
+    golden = GOLDEN / "windows.json"
+    if os.environ.get("GENIE_UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert golden.read_text() == text
 
 
 def test_golden_metrics(tmp_path):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rundir_maker import IN_EFFECT, make_run
+from rundir_maker import FLAPPING, IN_EFFECT, MS, SPIKES, T, make_run
 
 from genie.errors import GenieError
 from genie.report.nccl_table import nccl_table
@@ -50,6 +50,13 @@ def invalid(root):
     return run
 
 
+def windowed(root):
+    judge_and_store(make_run(root), runs_root=root)
+    run = make_run(root, name="link_flap_short-moe", iteration_ms=SPIKES, faults=(FLAPPING,))
+    judge_and_store(run, runs_root=root)
+    return run
+
+
 def aborted(root):
     run = make_run(root, iteration_ms=(30, 20, 20))
     run.write_plan(replace(run.plan, iterations=12))
@@ -70,7 +77,7 @@ def check_golden(name, text):
     assert text == path.read_text()
 
 
-@pytest.mark.parametrize("make", [healthy, degraded, invalid, aborted], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [healthy, degraded, invalid, aborted, windowed], ids=lambda make: make.__name__)
 def test_golden_reports(tmp_path, make, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = plain(render(make(tmp_path / "runs"), width=80))
@@ -90,6 +97,33 @@ def test_a_verdict_of_a_newer_version_is_shown(tmp_path):
     stored = run.path / "results.json"
     stored.write_text(stored.read_text().replace('"verdict": "degraded"', '"verdict": "puzzling"', 1))
     assert render(run).startswith("PUZZLING")
+
+
+@pytest.mark.parametrize(
+    ("windows", "dilation", "said"),
+    [
+        ([(10, 20), (30, 40.5)], 1, "in effect 2 times, 10.5 ms each, first at 10 ms, on leaf0/spine0"),
+        ([(10, 20), (30, 60)], 1, "in effect 2 times, 10 ms to 30 ms each, first at 10 ms, on leaf0/spine0"),
+        ([(10, 20), (30, None)], 1, "in effect 2 times, 10 ms each, first at 10 ms, the last one to the end, on"),
+        ([(10, 20)], 1, "in effect on leaf0/spine0, from 10 ms after the start to 20 ms"),
+        ([(10, 20)], 10, "in effect on leaf0/spine0, from 1 ms after the start to 2 ms"),
+        ([(10, 20), (30, 40)], 10, "in effect 2 times, 1 ms each, first at 1 ms, on leaf0/spine0"),
+        ([(10, None)], 1, "in effect on leaf0/spine0, from 10 ms after the start to past the end"),
+    ],
+    ids=["alike", "unlike", "open", "one", "one, dilated", "several, dilated", "one, open"],
+)
+def test_windows_are_said_in_a_line(tmp_path, windows, dilation, said):
+    own = tuple((T + round(a * MS), None if b is None else T + round(b * MS)) for a, b in windows)
+    run = make_run(tmp_path, faults=(replace(IN_EFFECT, windows=own),))
+    run.write_plan(replace(run.plan, dilation=float(dilation)))
+    assert said in " ".join(render(run, width=80).split())
+
+
+def test_rows_of_several_windowed_faults_name_theirs(tmp_path):
+    other = replace(FLAPPING, name="congestion_of_everything")
+    text = render(make_run(tmp_path, iteration_ms=SPIKES, faults=(FLAPPING, other)), width=80)
+    assert "in link_flap..'s windows, 2" in text
+    assert "in congestio..'s windows, 2" in text
 
 
 def test_one_sample_has_no_confidence_interval(tmp_path):

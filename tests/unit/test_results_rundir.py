@@ -204,20 +204,46 @@ def test_outcomes_of_faults_come_from_the_session():
                 name="ecn_off",
                 role="port_ecn",
                 ports=(Like(name="leaf0/spine0"),),
+                targets=("leaf0/spine0",),
                 hypothesis="tail grows",
                 mechanism=Like(twin_counter="ce_marked"),
             ),
         ),
         records=[Like(fault="ecn_off", action="reverted", ok=True, message="")],
-        windows=lambda: (Like(fault="ecn_off", started_ns=5, ended_ns=9),),
+        windows=lambda: (
+            Like(fault="ecn_off", started_ns=15, ended_ns=0),
+            Like(fault="other", started_ns=1, ended_ns=2),
+            Like(fault="ecn_off", started_ns=5, ended_ns=9),
+        ),
     )
     check = Like(what="queue", expected="above Kmin", found="90 kB", ok=True, kind="exercised")
     proof = Like(fault="ecn_off", state="in_effect", checks=(check,), facts={"peak": 1.0})
     (outcome,) = fault_outcomes(session, [proof])
-    assert (outcome.start_mono_ns, outcome.end_mono_ns, outcome.twin_counter) == (5, 9, "ce_marked")
+    assert outcome.windows == outcome.stretches == ((5, 9), (15, None))
+    assert (outcome.start_mono_ns, outcome.end_mono_ns, outcome.twin_counter) == (5, None, "ce_marked")
     assert outcome.why_not_in_effect() == ""
     (without,) = fault_outcomes(session, [])
     assert without.why_not_in_effect() == "it was not in effect"
+
+
+@pytest.mark.parametrize(
+    ("content", "stretches"),
+    [
+        ({"start_mono_ns": 5, "end_mono_ns": 9}, ((5, 9),)),
+        ({"start_mono_ns": 5, "end_mono_ns": None}, ((5, None),)),
+        ({"start_mono_ns": None, "end_mono_ns": None}, ()),
+        ({"start_mono_ns": 5, "end_mono_ns": None, "windows": [[5, 9], [12, None]]}, ((5, 9), (12, None))),
+    ],
+    ids=["old", "old, never reverted", "old, never applied", "new"],
+)
+def test_windows_are_read_from_files_of_before_and_after(tmp_path, content, stretches):
+    run = make_run(tmp_path)
+    fault = {"name": "x", **content}
+    (run.path / "faults.json").write_text(json.dumps({"format": "genie-faults", "version": 1, "faults": [fault]}))
+    (outcome,) = run.faults()
+    assert outcome.stretches == stretches
+    run.write_faults([outcome])
+    assert run.faults() == (outcome,)
 
 
 def test_the_recipe_of_the_documentation_reads_events(tmp_path, monkeypatch):

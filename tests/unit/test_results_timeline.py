@@ -8,7 +8,18 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from rundir_maker import IN_EFFECT, MS, EventWriter, make_run, operators, plan, write_samples
+from rundir_maker import (
+    FLAPPING,
+    IN_EFFECT,
+    MS,
+    SPIKES,
+    EventWriter,
+    T,
+    make_run,
+    operators,
+    plan,
+    write_samples,
+)
 
 from genie.results.records import JobOperators
 from genie.results.rundir import RunDir
@@ -89,6 +100,21 @@ def test_a_fault_that_was_never_reverted_lasts_to_the_end(tmp_path):
     _, content = load(make_run(tmp_path, faults=(replace(IN_EFFECT, end_mono_ns=None),)))
     (event,) = [e for e in content["traceEvents"] if e.get("cat") == "fault"]
     assert event["ts"] + event["dur"] == 253_000.0
+
+
+def test_every_window_of_a_fault_is_a_slice_of_its_track(tmp_path):
+    _, content = load(make_run(tmp_path, iteration_ms=SPIKES, faults=(IN_EFFECT, FLAPPING)))
+    own = [e for e in content["traceEvents"] if e["ph"] == "X" and (e["pid"], e["tid"]) == (FAULTS_PID, 1)]
+    assert [(e["ts"], e["dur"], e["args"]["window"]) for e in own] == [
+        (45_000.0, 10_000.0, "1 of 2"), (155_000.0, 13_000.0, "2 of 2"),
+    ]  # fmt: skip
+
+
+def test_of_too_many_windows_the_first_are_shown(tmp_path):
+    windows = tuple((T + 2 * i, T + 2 * i + 1) for i in range(2001))
+    timeline, content = load(make_run(tmp_path, faults=(replace(FLAPPING, windows=windows),)))
+    assert timeline.notes == ("the first 2000 of 2001 windows of link_flap_short are shown",)
+    assert sum(e.get("cat") == "fault" for e in content["traceEvents"]) == 2000
 
 
 def test_queue_depth_keeps_its_peaks_when_thinned(tmp_path):
