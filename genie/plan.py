@@ -96,6 +96,8 @@ def make_plan(config: ExperimentConfig) -> Plan:
         time_dilation=dilation,
         mtu=int(str(network.parameters.get("mtu", 1500))),
         placement=host_of_rank,
+        addresses={node.name: fabric.address(node.name) for node in network.hosts} if config.fault else {},
+        platforms={node.name: fabric.platforms(node.name) for node in network.nodes} if config.fault else {},
     )
     faults = plan_faults(config.fault, network, capabilities, facts)
     settings = EngineSettings(
@@ -105,7 +107,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
         record_messages=config.record.messages,
         window_messages=config.collective.window_messages,
         timeout_ns=config.timeout_ns,
-        spin_ns=_spin_ns(config, trace.world),
+        spin_ns=_spin_ns(config, network, host_of_rank),
         congestion_control=config.transport.congestion_control,
         connect_timeout_s=parse_ns(config.transport.connect_timeout, key="transport.connect_timeout") // 10**9,
         sndbuf_bytes=config.transport.sndbuf_bytes,
@@ -168,13 +170,20 @@ def _refuse_two_controls(config: ExperimentConfig) -> None:
         )
 
 
-def _spin_ns(config: ExperimentConfig, ranks: int) -> int:
-    """How long a rank spins before it sleeps. All ranks of these fabrics share the cores that this process may use,
-    and more ranks than cores that spin would take them from the ones that work.
+def _spin_ns(config: ExperimentConfig, network: Topology, host_of_rank: tuple[str, ...]) -> int:
+    """How long a rank spins before it sleeps: not where more ranks than cores would, and take them from ones that work.
+
+    Hosts that say how many cores they have (``cpus``) are machines; all others share the cores of this process.
     """
     if config.transport.spin != "auto":
         return parse_ns(config.transport.spin, key="transport.spin")
-    return SPIN_NS if ranks <= len(os.sched_getaffinity(0)) else 0
+    own = {node.name: int(node.attributes["cpus"]) for node in network.hosts if "cpus" in node.attributes}
+    ranks = Counter(host_of_rank)
+    if own:
+        crowded = any(count > own[host] for host, count in ranks.items())
+    else:
+        crowded = len(host_of_rank) > len(os.sched_getaffinity(0))
+    return 0 if crowded else SPIN_NS
 
 
 def _host_rates(network: Topology) -> dict[str, int]:
@@ -278,4 +287,5 @@ def plan_record(plan: Plan) -> PlanRecord:
         predicted_iteration_ns=float(plan.prediction.iteration_ns) if plan.prediction else None,
         notes=plan.notes,
         shaped=plan.capabilities.shaping,
+        one_clock=plan.capabilities.one_clock,
     )

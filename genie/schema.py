@@ -266,6 +266,12 @@ def parse_config(mapping: Mapping[str, Any], choices: Mapping[str, Choice] | Non
             f"must be below timeout ({config.timeout}), found {stall!r}: ranks would end before it",
             key="safety.stop.stall",
         )
+    if config.protocol == "aba" and not config.fault:
+        raise ConfigError(
+            "aba compares a fault with the runs before and after it, and there is none",
+            key="protocol",
+            hint="add fault=NAME; fault=none compares a healthy network with itself",
+        )
     if config.protocol == "aba" and config.baseline != "auto":
         raise ConfigError(f"protocol=aba brings its own baselines, found {config.baseline!r}", key="baseline")
     if not 0 <= config.warmup < 2**20:

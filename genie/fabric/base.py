@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from genie.clocks import HostClock
+
 
 @dataclass(frozen=True, slots=True)
 class Completed:
@@ -57,6 +59,7 @@ class Capabilities:
     faults: bool
     marker: str  # "bpf", "red" or "none"
     reasons: Mapping[str, str]
+    one_clock: bool = True  # every node reads this machine's CLOCK_MONOTONIC
 
 
 class Fabric(Protocol):
@@ -95,6 +98,46 @@ class Fabric(Protocol):
 
     def start_sampler(self, path: Path, interval_ns: int) -> Process | None:
         """Record queue depth of every port into ``path`` (docs/formats.md §5); None where there are no ports."""
+        ...
+
+    def tool(self, name: str) -> str:
+        """Path of one of GENIE's programs ("genie-agent", "genie-warden", …) on the nodes; its name where it is not there."""
+        ...
+
+    def ansible_host(self, node: str) -> dict[str, str]:
+        """How Ansible reaches a node: ``ansible_host``, ``ansible_connection``, …"""
+        ...
+
+    def platforms(self, node: str) -> tuple[str, ...]:
+        """What kind of node it is, for the roles' platform files, best first ("mlx5", "linux")."""
+        ...
+
+    def state_dir(self, node: str) -> str:
+        """A folder on the node that is this run's own; whoever needs it makes it."""
+        ...
+
+    def lock_file(self, node: str) -> str:
+        """The file on the node whose lock keeps two runs apart; "" where the node is this run's alone."""
+        ...
+
+    def protected_interfaces(self, node: str) -> frozenset[str]:
+        """Interfaces of the node that no fault may touch: management, default route, loopback."""
+        ...
+
+    @property
+    def control_address(self) -> str:
+        """Our IPv4 address that agents dial; "" where they share our files, and so a Unix socket. Known once built."""
+        ...
+
+    def collect(self, directory: Path) -> None:
+        """Bring here what programs wrote in ``directory``, their ``cwd``, on nodes that do not share our files.
+
+        Gives every node its chance, then raises RunAborted naming the ones whose files are missing or incomplete.
+        """
+        ...
+
+    def learn_clocks(self, clocks: Mapping[str, HostClock]) -> None:
+        """Told after a run how hosts' clocks stand to ours, for samples that were taken by theirs."""
         ...
 
     def destroy(self) -> None:

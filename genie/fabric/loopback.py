@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from genie.clocks import HostClock
+from genie.engine.binaries import find_binary
 from genie.errors import PlanError, RunAborted
 from genie.fabric import counters as parse
 from genie.fabric.base import Capabilities, Completed
@@ -70,6 +73,7 @@ class LoopbackFabric:
 
     def __init__(self, config: LoopbackConfig, topology: Topology, run_dir: Path) -> None:
         self._topology = topology
+        self._run_dir = run_dir.absolute()
         self._hosts = {node.name: str(IPv4Address(_FIRST_ADDRESS + index)) for index, node in enumerate(topology.hosts)}
         self._children: list[LoopbackProcess] = []
 
@@ -144,6 +148,41 @@ class LoopbackFabric:
 
     def start_sampler(self, path: Path, interval_ns: int) -> None:
         """There are no queues to record."""
+
+    def tool(self, name: str) -> str:
+        """Path of one of GENIE's programs on this machine."""
+        return str(find_binary(name))
+
+    def ansible_host(self, node: str) -> dict[str, str]:
+        """Nothing is changed here, so nothing is reached by Ansible."""
+        raise PlanError(_REASON)
+
+    def platforms(self, node: str) -> tuple[str, ...]:
+        """This machine."""
+        return ("linux",)
+
+    def state_dir(self, node: str) -> str:
+        """In the run directory."""
+        return str(self._run_dir / "state" / node)
+
+    def lock_file(self, node: str) -> str:
+        """None: nothing here is ours alone."""
+        return ""
+
+    def protected_interfaces(self, node: str) -> frozenset[str]:
+        """Every interface of this machine."""
+        return frozenset(name for _, name in socket.if_nameindex())
+
+    @property
+    def control_address(self) -> str:
+        """None: nodes share this machine's files, and so a Unix socket."""
+        return ""
+
+    def collect(self, directory: Path) -> None:
+        """Nothing to bring: it was written here."""
+
+    def learn_clocks(self, clocks: Mapping[str, HostClock]) -> None:
+        """All nodes read this machine's clock."""
 
     def destroy(self) -> None:
         """Kill what still runs; idempotent."""

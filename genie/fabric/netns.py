@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from genie.clocks import HostClock
 from genie.engine.binaries import find_binary
 from genie.errors import ConfigError, EnvironmentUnfit, PlanError, RunAborted, closest
 from genie.fabric import counters as parse
 from genie.fabric.base import Capabilities, Completed
 from genie.fabric.client import HolderClient, NetnsProcess, settle_run
 from genie.fabric.config import PACKETS, NetnsConfig
-from genie.fabric.holder import BPF_DIR, NETNS_DIR
+from genie.fabric.holder import BPF_DIR, NETNS_DIR, PRIVATE_DIR
 from genie.fabric.probe import PINNED_MARKER, Probe, load_marker_argv, probe
 from genie.fabric.program import LOSS_TABLE, FabricProgram, NodeProgram, Settings, fabric_program
 from genie.topology.model import Topology
@@ -296,6 +297,44 @@ class NetnsFabric:
         log = self._run_dir / "fabric.log"
         self._sampler = self._built().spawn("", argv, stdin=b"", log=log, hold_stdin=True)
         return self._sampler
+
+    def tool(self, name: str) -> str:
+        """Path of one of GENIE's programs: nodes share this machine's files."""
+        try:
+            return str(find_binary(name))
+        except EnvironmentUnfit:
+            return name
+
+    def ansible_host(self, node: str) -> dict[str, str]:
+        """By the connection plugin of playbooks/connection_plugins, which enters the namespace."""
+        return {"ansible_host": node, "ansible_connection": "genie_netns"}
+
+    def platforms(self, node: str) -> tuple[str, ...]:
+        """Every node is a Linux."""
+        return ("linux",)
+
+    def state_dir(self, node: str) -> str:
+        """Below the holder's private /run, so gone with it."""
+        return f"{PRIVATE_DIR}/node/{node}"
+
+    def lock_file(self, node: str) -> str:
+        """None: a namespace of the holder is this run's alone."""
+        return ""
+
+    def protected_interfaces(self, node: str) -> frozenset[str]:
+        """Only loopback: nothing else of the machine is in a node."""
+        return frozenset({"lo"})
+
+    @property
+    def control_address(self) -> str:
+        """None: nodes share this machine's files, and so a Unix socket."""
+        return ""
+
+    def collect(self, directory: Path) -> None:
+        """Nothing to bring: it was written here."""
+
+    def learn_clocks(self, clocks: Mapping[str, HostClock]) -> None:
+        """All nodes read this machine's clock."""
 
     def destroy(self) -> None:
         """Take it down; idempotent. The kernel removes nodes and cables as the last process goes."""

@@ -25,7 +25,9 @@ PLAY_TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task did on one host. ``ok`` False with ``message`` says why; ``seen_mono_ns`` is CLOCK_MONOTONIC."""
+    """What one task did on one host. ``ok`` False with ``message`` says why; ``seen_mono_ns`` is CLOCK_MONOTONIC;
+    ``told`` is what ``genie_change`` gave, its phase among it.
+    """
 
     host: str
     role: str
@@ -38,6 +40,7 @@ class TaskResult:
     stderr: str
     rc: int | None
     seen_mono_ns: int
+    told: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -56,13 +59,13 @@ class Collector:
 
 def _task_result(kind: str, data: Mapping[str, Any]) -> TaskResult:
     outcome = data.get("res") or {}
-    path = str(data.get("task_path", "")).rsplit(":", 1)[0]
+    told = outcome.get("genie") or {}
     message = outcome.get("msg") or outcome.get("reason") or outcome.get("stderr") or ""
     rc = outcome.get("rc")
     return TaskResult(
         host=str(data.get("host", "")),
         role=str(data.get("role", "")),
-        phase=Path(path).stem,
+        phase=str(told.get("phase", "")),
         task=str(data.get("task", "")),
         ok=kind in {"runner_on_ok", "runner_on_skipped"},
         skipped=kind == "runner_on_skipped",
@@ -71,6 +74,7 @@ def _task_result(kind: str, data: Mapping[str, Any]) -> TaskResult:
         stderr=str(outcome.get("stderr", "")),
         rc=rc if isinstance(rc, int) else None,
         seen_mono_ns=time.monotonic_ns(),
+        told=dict(told),
     )
 
 

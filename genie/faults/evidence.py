@@ -8,7 +8,6 @@ a run whose faults are not all in effect is invalid.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genie.faults.plan import PPB, Change, FaultPlan, fabric_variables
+from genie.faults.change import State, differences
+from genie.faults.parameters import PPB
+from genie.faults.plan import Change, FaultPlan
 from genie.units import format_rate
 
 # On a busy machine a sample's clock and its counters lie up to some 50 ms apart: over a second that is little.
@@ -73,15 +74,21 @@ class Observed:
     """What was read around and during a run.
 
     ``before``/``after``: `Fabric.counters` at start and end. ``samples``: the records of ``ports.smp`` within the run
-    (structured array with the field names of docs/formats.md §5), or None. ``texts``: what the read-back of a change
-    printed at the end of the run, by rule and port; absent where it failed, with the reason in ``failures``.
+    (structured array with the field names of docs/formats.md §5), or None. ``texts``: what a rule's own read printed
+    at the end of the run, by rule and target. ``states``: of each target, as its role reads it, once for each time it
+    was read while the fault was in effect; absent where that failed, with the reason in ``failures``. ``windows``:
+    (start, end) of each stretch in effect, end 0 where it lasted. ``fired``: nodes whose dead-man's switch undid the
+    fault before its time.
     """
 
     before: Mapping[str, Mapping[str, int]]
     after: Mapping[str, Mapping[str, int]]
     samples: npt.NDArray[Any] | None
     texts: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    failures: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    states: Mapping[str, tuple[State, ...]] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    windows: tuple[tuple[int, int], ...] = ()
+    fired: tuple[str, ...] = ()
 
     def risen(self, where: str, counter: str) -> int | None:
         """How far a cumulative counter rose; None where it wasn't recorded at both ends."""
@@ -90,11 +97,15 @@ class Observed:
             return None
         return end - start
 
-    def of_port(self, index: int) -> npt.NDArray[Any] | None:
-        """The samples of one port in time order, or None without any."""
-        if self.samples is None:
+    def of_port(self, index: int | None) -> npt.NDArray[Any] | None:
+        """The samples of one port in time order, within the longest window where there are any; None without."""
+        if self.samples is None or index is None:
             return None
         own = self.samples[self.samples["port"] == index]
+        if self.windows and len(own):
+            last = int(own["mono_ns"][-1])
+            start, end = max(((start, end or last) for start, end in self.windows), key=lambda edge: edge[1] - edge[0])
+            own = own[(own["mono_ns"] >= start) & (own["mono_ns"] <= end)]
         return own if len(own) else None
 
 
@@ -102,22 +113,30 @@ class Observed:
 class Rule:
     """One kind of evidence.
 
-    ``read`` is the argv whose output proves the change is in place, run in the change's node; empty where nothing
-    need be read.
+    ``read`` is an argv run in the change's node at the end of the run, for what the role's own reading does not tell;
+    empty where nothing more need be read. That the change is in place is checked for every mechanism, by its role.
     """
 
     read: Callable[[FaultPlan, Change], tuple[str, ...]]
     judge: Callable[[FaultPlan, Observed], tuple[list[Check], dict[str, float]]]
 
 
+def find_rule(name: str) -> Rule:
+    """A rule by the name that a mechanism gives it. Raises KeyError for one that does not exist."""
+    from genie.faults import rules
+
+    return RULES[name] if name in RULES else rules.RULES[name]
+
+
 def judge(plan: FaultPlan, observed: Observed) -> EvidenceRecord:
     """All rules of the plan's mechanism, taken together."""
-    checks: list[Check] = []
+    checks = in_place(plan, observed)
     facts: dict[str, float] = {}
     for name in plan.mechanism.evidence:
-        found, numbers = RULES[name].judge(plan, observed)
-        checks += _fold(found)
+        found, numbers = find_rule(name).judge(plan, observed)
+        checks += found
         facts |= numbers
+    checks = _fold(checks)
     if not checks or any(not check.ok for check in checks if check.kind == "in_place"):
         state = "not_in_effect"
     elif any(not check.ok for check in checks):
@@ -125,6 +144,35 @@ def judge(plan: FaultPlan, observed: Observed) -> EvidenceRecord:
     else:
         state = "in_effect"
     return EvidenceRecord(plan.name, state, tuple(checks), facts)
+
+
+def in_place(plan: FaultPlan, observed: Observed) -> list[Check]:
+    """What the roles' own readings say, each time the fault was read while it was in effect."""
+    checks = [
+        Check("time limit of the fault", "longer than the run", f"{node} put itself back during the run", False)
+        for node in observed.fired
+    ]
+    if plan.config.window.kind != "whole":
+        count = len(observed.windows)
+        checks.append(Check("windows of the fault", "at least 1", str(count), count > 0))
+    for change in plan.changes:
+        what, port = f"{plan.mechanism.changes} of {change.target}", change.target
+        states = observed.states.get(change.target)
+        if states is None:
+            why = observed.failures.get(change.target, "not read")
+            checks.append(Check(what, "as the fault makes it", why, False, port=port))
+            continue
+        told = plan.port_variables(change)
+        variables = {"port": {**told, **told["set"]}}
+        expected = plan.platform(change).after
+        wrong = [line for state in states for line in differences(expected, state, variables)]
+        shown = ", ".join(f"{key} {states[-1].get(key)}" for key in expected) or "read"
+        if wrong:
+            field_name, wanted, found = wrong[0]
+            checks.append(Check(what, f"{field_name} {wanted}", f"{field_name} {found}", False, port=port))
+        else:
+            checks.append(Check(what, "as the fault makes it", shown, True, port=port))
+    return checks
 
 
 def _fold(checks: list[Check]) -> list[Check]:
@@ -165,8 +213,8 @@ def peak_rate_bps(samples: npt.NDArray[Any], window_ns: int = RATE_WINDOW_NS) ->
 # ---- a shaper at another rate -----------------------------------------------------------------------------------
 
 
-def _read_shaper(plan: FaultPlan, change: Change) -> tuple[str, ...]:
-    return ("tc", "-j", "-s", "-r", "qdisc", "show", "dev", change.interface, "root")
+def _read_nothing(plan: FaultPlan, change: Change) -> tuple[str, ...]:
+    return ()
 
 
 def _judge_rate(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
@@ -175,27 +223,14 @@ def _judge_rate(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[
     limited: list[str] = []
     peaks: list[float] = []
     for change in plan.changes:
-        port, wanted = change.port.name, change.values["rate_bps"]
-        queue = _root_queue(observed.texts.get(("rate_capped", port), ""))
-        rate = queue.get("options", {}).get("rate")
-        checks.append(
-            Check(
-                f"shaper of {port} at the end",
-                format_rate(wanted),
-                f"{format_rate(rate * 8)}"
-                if rate is not None
-                else observed.failures.get(("rate_capped", port), "no shaper"),
-                rate is not None and queue.get("kind") == "tbf" and rate * 8 == wanted,
-                port=port,
-            )
-        )
+        port, wanted = change.target, int(change.values["rate_bps"])
         samples = observed.of_port(change.index)
         peak = peak_rate_bps(samples) if samples is not None else None
         if peak is None:
             checks.append(Check(f"peak rate of {port}", "recorded", "no samples over 0.1 s", False, port=port))
             continue
-        burst = int(queue.get("options", {}).get("burst", 0))
-        ceiling = wanted * RATE_SLACK + burst * 8e9 / peak[1]
+        state = observed.states.get(port, ({},))[-1]
+        ceiling = wanted * RATE_SLACK + int(state.get("burst_bytes", 0)) * 8e9 / peak[1]
         checks.append(
             Check(
                 f"peak rate of {port}",
@@ -233,20 +268,7 @@ def _overlimits(observed: Observed, port: str, samples: npt.NDArray[Any] | None)
     return risen
 
 
-def _root_queue(text: str) -> Mapping[str, Any]:
-    """The root qdisc in ``tc -j`` output; empty when there is none or it isn't JSON."""
-    try:
-        queues = json.loads(text or "[]")
-    except ValueError:
-        return {}
-    return next((queue for queue in queues if isinstance(queue, dict) and queue.get("root")), {})
-
-
 # ---- packets lost on the wire -----------------------------------------------------------------------------------
-
-
-def _read_drops(plan: FaultPlan, change: Change) -> tuple[str, ...]:
-    return ("nft", "-j", "list", "table", "netdev", f"genie_fault_{plan.name}")
 
 
 def _judge_drops(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
@@ -254,32 +276,23 @@ def _judge_drops(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict
     facts: dict[str, float] = {}
     packets_in_all = drops_in_all = 0
     for change in plan.changes:
-        port, chance = change.port.name, change.values["ratio_ppb"] / PPB
-        counted = _drop_counters(observed.texts.get(("drops_binomial", port), ""), f"at_{change.interface}")
-        if counted is None:
-            why = observed.failures.get(("drops_binomial", port), "no counted drop rule")
-            checks.append(Check(f"drop rule of {port} at the end", f"{chance:.4%} of packets", why, False, port=port))
-            continue
-        packets, drops, ppb = counted
+        port, chance = change.target, int(change.values["ratio_ppb"]) / PPB
+        states = observed.states.get(port, ())
+        # Each window has its own table, so its own counters; within one they only rise.
+        packets = sum(int(state.get("packets", 0)) for state in states)
+        drops = sum(int(state.get("taken", 0)) for state in states)
         facts |= {f"{port}.packets": packets, f"{port}.lost": drops}
         packets_in_all, drops_in_all = packets_in_all + packets, drops_in_all + drops
-        checks += [
-            Check(
-                f"drop rule of {port} at the end",
-                f"{change.values['ratio_ppb']} in a billion",
-                f"{ppb} in a billion",
-                ppb == change.values["ratio_ppb"],
-                port=port,
-            ),
+        checks.append(
             Check(
                 f"losses of {port}",
                 f"near {packets * chance:.1f} of {packets} packets",
                 str(drops),
                 is_plausible_count(drops, packets, chance),
                 port=port,
-            ),
-        ]
-    expected = sum(packets * change.values["ratio_ppb"] / PPB for change, packets in _packets(plan, facts))
+            )
+        )
+    expected = sum(packets * int(change.values["ratio_ppb"]) / PPB for change, packets in _packets(plan, facts))
     checks.append(
         Check(
             "packets were lost on a faulted port",
@@ -293,7 +306,7 @@ def _judge_drops(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict
 
 
 def _packets(plan: FaultPlan, facts: Mapping[str, float]) -> list[tuple[Change, float]]:
-    return [(change, facts.get(f"{change.port.name}.packets", 0)) for change in plan.changes]
+    return [(change, facts.get(f"{change.target}.packets", 0)) for change in plan.changes]
 
 
 def is_plausible_count(count: int, trials: int, chance: float, alpha: float = BINOMIAL_ALPHA) -> bool:
@@ -313,41 +326,7 @@ def is_plausible_count(count: int, trials: int, chance: float, alpha: float = BI
     return trials * divergence <= math.log(2 / alpha)
 
 
-def _drop_counters(text: str, chain: str) -> tuple[int, int, int] | None:
-    """Packets seen, packets dropped, and the chance in billionths, of one chain in ``nft -j list table``."""
-    try:
-        parts = json.loads(text)["nftables"]
-        rules = [part["rule"]["expr"] for part in parts if part.get("rule", {}).get("chain") == chain]
-        seen, drop = rules
-        counter = next(expression["counter"] for expression in drop if "counter" in expression)
-        return int(seen[0]["counter"]["packets"]), int(counter["packets"]), int(drop[0]["match"]["right"])
-    except (ValueError, KeyError, IndexError, StopIteration, TypeError):
-        return None
-
-
 # ---- marking off --------------------------------------------------------------------------------------------------
-
-
-# Finds the interface's index in its namespace, then asks for its marker; all names arrive as arguments.
-_SHOW_MARKER = 'line=$(ip -o link show dev "$2") && exec "$0" marker get --map "$1" --ifindex "${line%%:*}"'
-
-
-def _read_marker(plan: FaultPlan, change: Change) -> tuple[str, ...]:
-    if plan.marker == "red":
-        return ("tc", "-j", "qdisc", "show", "dev", change.interface)
-    told = fabric_variables(plan.marker)
-    return ("sh", "-c", _SHOW_MARKER, told["genie_tool"], told["genie_marker_map"], change.interface)
-
-
-def _is_marking(plan: FaultPlan, text: str) -> bool | None:
-    """What the read-back says; None where it says nothing."""
-    try:
-        told = json.loads(text)
-        if plan.marker == "red":
-            return any(queue.get("kind") == "red" for queue in told)
-        return bool(told["enabled"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
@@ -356,16 +335,12 @@ def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], di
     would_mark: list[str] = []
     fullest = 0.0
     for change in plan.changes:
-        port = change.port.name
-        kmin = change.port.model.ecn.kmin_bytes if change.port.model.ecn else 0
-        enabled = _is_marking(plan, observed.texts.get(("marking_off", port), ""))
+        port = change.target
+        kmin = change.port.model.ecn.kmin_bytes if change.port and change.port.model.ecn else 0
         if plan.marker != "red":  # without its red a port has no counter of marks, and nothing that could mark
             marked = observed.risen(port, "ce_marked")
             found = "not recorded" if marked is None else str(marked)
             checks.append(Check(f"packets marked CE by {port}", "0", found, marked == 0, port=port))
-        why = observed.failures.get(("marking_off", port), "not recorded")
-        said = {None: why, True: "on", False: "off"}[enabled]
-        checks.append(Check(f"marker of {port} at the end", "off", said, enabled is False, port=port))
         samples = observed.of_port(change.index)
         if samples is None:
             checks.append(Check(f"queue of {port}", "recorded", "no samples", False, port=port))
@@ -403,7 +378,7 @@ def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], di
 
 
 RULES: dict[str, Rule] = {
-    "rate_capped": Rule(_read_shaper, _judge_rate),
-    "drops_binomial": Rule(_read_drops, _judge_drops),
-    "marking_off": Rule(_read_marker, _judge_marking),
+    "rate_capped": Rule(_read_nothing, _judge_rate),
+    "drops_binomial": Rule(_read_nothing, _judge_drops),
+    "marking_off": Rule(_read_nothing, _judge_marking),
 }

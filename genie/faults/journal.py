@@ -1,6 +1,6 @@
 """Write-ahead journal of changes to a network: JSON lines, on disk before the change they undo.
 
-`playbooks/action_plugins/genie_journal.py` writes an intent as the last step of a snapshot; `genie.faults.session`
+`genie.faults.life` writes an intent between reading a node and arming its dead-man's switch; `genie.faults.session`
 records that it was applied and closes it once the revert was verified; `genie.faults.revert` reads what a dead run
 left open. Readable after kill -9 at any byte: a torn line was never acknowledged, so its change never began. Only
 appends, never rewrites, never touches the network.
@@ -25,7 +25,11 @@ FILE_NAME = "faults.journal"
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One change about to be made: what was found there, and the commands (argv lists) that put it back."""
+    """One change about to be made: what was found there, and the commands (argv lists) that put it back.
+
+    ``do`` makes it. ``port`` and ``platform`` are what the role's templates need to read the object again, also in
+    another process long after.
+    """
 
     run: str
     fault: str
@@ -34,6 +38,9 @@ class Intent:
     object: str
     old: Mapping[str, Any]
     undo: tuple[tuple[str, ...], ...]
+    do: tuple[tuple[str, ...], ...] = ()
+    port: Mapping[str, Any] = field(default_factory=dict)
+    platform: str = "linux"
 
     @property
     def id(self) -> str:
@@ -126,6 +133,9 @@ class Journal:
                 "object": intent.object,
                 "old": dict(intent.old),
                 "undo": [list(argv) for argv in intent.undo],
+                "do": [list(argv) for argv in intent.do],
+                "port": dict(intent.port),
+                "platform": intent.platform,
             }
             for intent in intents
         )
@@ -220,7 +230,10 @@ def _fold(entries: dict[str, Entry], record: Mapping[str, object]) -> None:
             node=str(record["node"]),
             object=str(record["object"]),
             old=_mapping(record["old"]),
-            undo=tuple(tuple(str(word) for word in argv) for argv in _lists(record["undo"])),
+            undo=_commands(record["undo"]),
+            do=_commands(record.get("do")),
+            port=_mapping(record.get("port")),
+            platform=str(record.get("platform", "linux")),
         )
         earlier = entries.get(intent.id)
         if earlier is not None and earlier.state != "closed":
@@ -240,8 +253,9 @@ def _mapping(value: object) -> dict[str, object]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _lists(value: object) -> Sequence[Sequence[object]]:
-    return value if isinstance(value, list) else []
+def _commands(value: object) -> tuple[tuple[str, ...], ...]:
+    listed: Sequence[Sequence[object]] = value if isinstance(value, list) else []
+    return tuple(tuple(str(word) for word in argv) for argv in listed)
 
 
 def _number(value: object) -> int:

@@ -1,8 +1,8 @@
 """Recipes → exact changes. Pure: reads the topology, the capabilities and the roles' own files; touches nothing.
 
-`plan_faults` resolves targets, converts parameters to numbers for each port, refuses what cannot work here or what
-two faults would both change, and renders the very commands of the role (its ``apply.yml``) for the dry run. What
-only the target knows is shown as ``<as found>``: the undo goes back to what was found, never to a default.
+`plan_faults` resolves targets, converts parameters to numbers for each port or node, refuses what cannot work here or
+what two faults would both change, and renders the role's own commands for the dry run. What only the target knows
+is shown as ``<as found>``: the undo goes back to what was found, never to a default.
 """
 
 from __future__ import annotations
@@ -13,24 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jinja2
-import yaml
-
 from genie.engine.binaries import find_binary
-from genie.errors import ConfigError, EnvironmentUnfit, PlanError
+from genie.errors import EnvironmentUnfit, PlanError
 from genie.fabric.base import Capabilities
 from genie.fabric.holder import BPF_DIR
+from genie.faults.change import Argv, render_steps
 from genie.faults.config import FaultConfig
-from genie.faults.recipe import Mechanism, Parameter, load_mechanism
-from genie.faults.targets import resolve
-from genie.topology.model import Port, Topology
-from genie.units import format_rate, parse_bytes, parse_rate_bps, parse_ratio
+from genie.faults.parameters import convert
+from genie.faults.recipe import RISKS, Mechanism, Platform, find_platform, load_mechanism, load_platform
+from genie.faults.targets import resolve, resolve_nodes
+from genie.topology.model import Node, Port, Topology
 
-PPB = 1_000_000_000
 ECN_CONTROLS = ("cubic", "reno", "dctcp")
+DRY_TOOLS = {"genie_port": "genie-port", "genie_agent": "genie-agent", "genie_load": "genie-load"}
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_FOUND_UNIT = re.compile(r"<as found>(?:bit|b)\b")
-_INTERFACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+_FOUND_UNIT = re.compile(r"'<as found>(?:bit|b)?'|<as found>(?:bit|b)?")
+_INTERFACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,7 @@ class RunFacts:
 
     ``packets`` is ``fabric.packets``: "exact" or "bulk". ``congestion_control`` "" means not known.
     ``time_dilation`` divides every rate on the wire. ``placement`` is the host of each rank, for ``rank=3``.
+    ``addresses``: IPv4 of each host. ``platforms`` of each node, best first; a node that isn't there is ["linux"].
     """
 
     packets: str = "bulk"
@@ -47,21 +46,26 @@ class RunFacts:
     time_dilation: float = 1.0
     mtu: int = 1500
     placement: tuple[str, ...] = ()
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    platforms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change at one interface of one node, on behalf of the faulted ``port``, number ``index`` of the topology.
+    """One change at one ``object`` of one node (an interface, or for faults of nodes what the mechanism changes), on
+    behalf of ``target``: the faulted port, number ``index`` of the topology, or the node.
 
-    ``values``: the parameters as numbers for this port (``rate_bps`` on the wire, ``ratio_ppb``, …). ``commands`` and
-    ``undo`` are shell text as the role runs it, for people.
+    ``values``: the parameters as numbers for this target (``rate_bps`` on the wire, ``ratio_ppb``, …). ``commands`` and
+    ``undo`` are shell text as the role runs it, for people. ``platform`` is a file's stem in the role.
     """
 
-    port: Port
-    index: int
+    target: str
     node: str
-    interface: str
-    values: Mapping[str, int]
+    object: str
+    port: Port | None
+    index: int | None
+    platform: str
+    values: Mapping[str, int | str]
     commands: tuple[str, ...]
     undo: tuple[str, ...]
 
@@ -88,28 +92,66 @@ class FaultPlan:
         return self.mechanism.hypothesis
 
     @property
+    def risk(self) -> str:
+        """The highest risk of the mechanism and of the platforms on which it is used."""
+        said = (self.platform(change).risk for change in self.changes)
+        return max((self.mechanism.risk, *filter(None, said)), key=RISKS.index)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the faulted ports or nodes."""
+        return tuple(change.target for change in self.changes)
+
+    @property
     def ports(self) -> tuple[Port, ...]:
-        """The faulted ports."""
-        return tuple(change.port for change in self.changes)
+        """The faulted ports; none for a fault of nodes."""
+        return tuple(change.port for change in self.changes if change.port is not None)
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Nodes that are changed, each once, in order."""
         return tuple(dict.fromkeys(change.node for change in self.changes))
 
+    @property
+    def is_control(self) -> bool:
+        """Whether it is there to change nothing (A/A, sham), so that its run is a healthy one."""
+        return self.mechanism.changes == "nothing"
+
+    def platform(self, change: Change) -> Platform:
+        """How the role works on the node of a change."""
+        return load_platform(self.role, change.platform)
+
+    def port_variables(self, change: Change) -> dict[str, Any]:
+        """What the role is told of one change, an element of ``genie_ports``."""
+        told: dict[str, Any] = {"target": change.target, "object": change.object, "interface": change.object}
+        told["mtu"] = self.facts.mtu
+        if change.port is not None:
+            model = change.port.model
+            told["own_bps"] = round(model.rate_bps / self.facts.time_dilation)
+            told["limit_bytes"] = model.limit_bytes
+            if model.ecn is not None:
+                told |= {
+                    "kmin_bytes": model.ecn.kmin_bytes,
+                    "kmax_bytes": model.ecn.kmax_bytes,
+                    "pmax": f"{model.ecn.pmax:.9g}",
+                }
+        return {**told, "set": dict(change.values)}
+
     def describe(self) -> str:
         """Text for the dry run: targets, commands, undo."""
-        said = ", ".join(f"{key} {value}" for key, value in self.config.parameters.items())
+        said = {p.name: self.config.parameter(p.name) for p in self.mechanism.parameters}
+        shown = ", ".join(f"{key} {value}" for key, value in said.items())
         lines = [
-            f"fault {self.name}: {self.mechanism.summary}{f' ({said})' if said else ''}; risk {self.mechanism.risk}",
+            f"fault {self.name}: {self.mechanism.summary}{f' ({shown})' if shown else ''}; risk {self.risk}",
             f"  expected: {self.hypothesis}",
-            f"  targets ({len(self.changes)}): {', '.join(port.name for port in self.ports)}",
+            f"  window: {self.config.window.describe()}",
+            f"  targets ({len(self.changes)}): {', '.join(self.targets)}",
         ]
         alike: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
         for change in self.changes:
-            alike.setdefault((change.node, change.commands, change.undo), []).append(change.port.name)
-        for (node, commands, undo), ports in alike.items():
-            lines.append(f"  in {node}, for {', '.join(ports)}:")
+            alike.setdefault((change.node, change.commands, change.undo), []).append(change.target)
+        for (node, commands, undo), targets in alike.items():
+            lines.append(f"  in {node}, for {', '.join(targets)}:")
             lines += [f"    apply: {command}" for command in commands]
             lines += [f"    undo:  {command}" for command in undo]
         return "\n".join(lines)
@@ -122,17 +164,19 @@ def plan_faults(
 
     Raises EnvironmentUnfit when this machine cannot emulate the fault (with its reason), PlanError when a target
     resolves to nothing, the fabric takes no faults, the run's settings would make it show
-    nothing, or two faults change the same thing on a port.
+    nothing, or two faults change the same thing on a port or node.
     """
     plans = tuple(_plan(name, config, topology, capabilities, facts) for name, config in faults.items())
     taken: dict[tuple[str, str, str], str] = {}
     for plan in plans:
+        if plan.is_control:
+            continue
         for change in plan.changes:
-            what = (change.node, change.interface, plan.mechanism.changes)
+            what = (change.node, change.object, plan.mechanism.changes)
             if what in taken:
                 raise PlanError(
                     f"faults {taken[what]!r} and {plan.name!r} both change the {plan.mechanism.changes} of "
-                    f"{change.port.name}",
+                    f"{change.target}",
                     hint=f"give them different targets: fault.{plan.name}.targets=[…]",
                 )
             taken[what] = plan.name
@@ -142,75 +186,82 @@ def plan_faults(
 def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capabilities, facts: RunFacts) -> FaultPlan:
     mechanism = load_mechanism(config.role)
     _refuse_unfit(name, mechanism, capabilities, facts)
-    ports = resolve(
-        name,
-        config,
-        topology,
-        acts_on=mechanism.acts_on,
-        eligible=lambda port: _ineligible(mechanism, port),
-        seed=facts.seed,
-        placement=facts.placement,
-    )
-    numbers = {port.name: index for index, port in enumerate(topology.ports)}
-    far = {port.name: other for link in topology.links for port, other in (link.ports, link.ports[::-1])}
-    tasks = _raw_tasks(mechanism)
-    changes = []
-    for port in ports:
-        place = far[port.name] if mechanism.placed == "far_ingress" else port
-        _refuse_name(name, "node", place.node, _NODE_NAME)
-        _refuse_name(name, "interface", place.interface, _INTERFACE_NAME)
-        values: dict[str, int] = {}
-        for parameter in mechanism.parameters:
-            key, value = _convert(name, parameter, config.parameters[parameter.name], port, facts)
-            values[key] = value
-        variables = {
-            "genie_fault": name,
-            "genie_node": place.node,
-            "genie_ports": [port_variables(port, place.interface, values, facts)],
-            **fabric_variables(capabilities.marker),
-        }
-        undo = (_render(text, {**variables, "port": variables["genie_ports"][0]}) for text in mechanism.undo)
-        commands = (
-            _render(task.text, variables) for task in tasks if all(_holds(test, variables) for test in task.when)
+    places: list[tuple[str, str, str, Port | None, int | None]] = []  # target, node, object, port, index
+    if mechanism.acts_on in ("node", "host"):
+        nodes: tuple[Node, ...] = resolve_nodes(
+            name, config, topology, acts_on=mechanism.acts_on, seed=facts.seed, placement=facts.placement
         )
+        places = [(node.name, node.name, mechanism.changes.replace(" ", "_"), None, None) for node in nodes]
+    else:
+        ports = resolve(
+            name,
+            config,
+            topology,
+            acts_on=mechanism.acts_on,
+            eligible=lambda port: _ineligible(mechanism, port),
+            seed=facts.seed,
+            placement=facts.placement,
+        )
+        if mechanism.spread == "upstream":
+            fed = {port.node for port in ports}
+            ports = tuple(port for port in topology.ports if port in ports or port.peer in fed)
+        numbers = {port.name: index for index, port in enumerate(topology.ports)}
+        far = {port.name: other for link in topology.links for port, other in (link.ports, link.ports[::-1])}
+        for port in ports:
+            place = far[port.name] if mechanism.placed == "far_ingress" else port
+            places.append((port.name, place.node, place.interface, port, numbers[port.name]))
+    plan = FaultPlan(name, mechanism, config, capabilities.marker, (), facts)
+    changes = []
+    for target, node, subject, at_port, index in places:
+        _refuse_name(name, "node", node, _NODE_NAME)
+        _refuse_name(name, "interface", subject, _INTERFACE_NAME)
+        offered = facts.platforms.get(node, ("linux",))
+        platform = find_platform(mechanism, offered, capabilities.marker)
+        if not platform:
+            raise PlanError(
+                f"fault.{name}: role {mechanism.role} does not know {' or '.join(offered)}, which node {node!r} is",
+                hint=f"it knows {', '.join(mechanism.platforms)} (genie faults list --support)",
+            )
+        values: dict[str, int | str] = {}
+        for parameter in mechanism.parameters:
+            values |= convert(name, parameter, config.parameter(parameter.name), target, at_port, facts)
+        change = Change(target, node, subject, at_port, index, platform, values, (), ())
+        how = load_platform(mechanism.role, platform)
+        told = plan.port_variables(change)
+        variables = {
+            "port": {**told, **told["set"]}, **words(name, node, capabilities.marker), **DRY_TOOLS, "state": "<state>",
+        }  # fmt: skip
+        do, undo = (render_steps(steps, variables, dry=True) for steps in (how.do, how.undo))
         changes.append(
             Change(
-                port,
-                numbers[port.name],
-                place.node,
-                place.interface,
+                target,
+                node,
+                subject,
+                at_port,
+                index,
+                platform,
                 values,
-                tuple(commands),
-                tuple(filter(None, undo)),
+                tuple(map(_shown, do)),
+                tuple(map(_shown, undo)),
             )
         )
     return FaultPlan(name, mechanism, config, capabilities.marker, tuple(changes), facts)
 
 
-def port_variables(port: Port, interface: str, values: Mapping[str, int], facts: RunFacts) -> dict[str, Any]:
-    """What a role is told of one port, an element of ``genie_ports``: names, its rate on the wire, what it marks
-    by where it marks, and the parameters.
-    """
-    told: dict[str, Any] = {"port": port.name, "interface": interface}
-    told["own_bps"] = round(port.model.rate_bps / facts.time_dilation)
-    told["mtu"] = facts.mtu
-    ecn = port.model.ecn
-    if ecn is not None:
-        told |= {"kmin_bytes": ecn.kmin_bytes, "kmax_bytes": ecn.kmax_bytes}
-    return {**told, **values}
+def words(fault: str, node: str, marker: str) -> dict[str, str]:
+    """What every command of a role may name beside its port; ``marker_map`` is where the marking program is set."""
+    return {"fault": fault, "node": node, "marker": marker, "marker_map": BPF_DIR, "state": "STATE"}
 
 
-def fabric_variables(marker: str) -> dict[str, str]:
-    """What a role is told of the fabric: what marks packets, by which tool, and where that has its settings."""
-    return {"genie_marker": marker, "genie_marker_map": BPF_DIR, "genie_tool": _marker_tool()}
-
-
-def _marker_tool() -> str:
-    """genie-port's path; its bare name where it isn't built, which only a fabric without BPF marking can be."""
-    try:
-        return str(find_binary("genie-port"))
-    except EnvironmentUnfit:
-        return "genie-port"
+def local_tools() -> dict[str, str]:
+    """Programs of GENIE that commands of a role may run, by variable; a bare name where one isn't built."""
+    found = {}
+    for variable, name in DRY_TOOLS.items():
+        try:
+            found[variable] = str(find_binary(name))
+        except EnvironmentUnfit:
+            found[variable] = name
+    return found
 
 
 def _refuse_unfit(name: str, mechanism: Mechanism, capabilities: Capabilities, facts: RunFacts) -> None:
@@ -246,80 +297,6 @@ def _refuse_name(name: str, what: str, found: str, grammar: re.Pattern[str]) -> 
         raise PlanError(f"fault.{name}: {found!r} cannot be the name of a {what} that commands are run on")
 
 
-def _convert(fault: str, parameter: Parameter, said: object, port: Port, facts: RunFacts) -> tuple[str, int]:
-    """The name and number under which a role is given a parameter of one port."""
-    key = f"fault.{fault}.parameters.{parameter.name}"
-    if isinstance(said, bool) or not isinstance(said, str | int | float):
-        raise ConfigError(f"expected {parameter.help}, found {said!r}", key=key)
-    if parameter.kind == "rate":
-        own_bps = port.model.rate_bps
-        percent = isinstance(said, str) and said.strip().endswith("%")
-        model_bps = parse_ratio(said, key=key) * own_bps if percent else parse_rate_bps(said, key=key)
-        if not 0 < model_bps < own_bps:
-            raise PlanError(
-                f"{key}: expected a rate above 0 and below the port's own, found {said} at {port.name}, "
-                f"which has {format_rate(own_bps)}"
-            )
-        wire_bps = int(model_bps / facts.time_dilation) // 8 * 8  # tbf counts whole bytes a second
-        if wire_bps < 8000:
-            raise PlanError(f"{key}: {said} is {wire_bps} bit/s on the wire of {port.name}; the shaper needs 8 kbit/s")
-        return f"{parameter.name}_bps", wire_bps
-    if parameter.kind == "ratio":
-        ppb = round(parse_ratio(said, key=key) * PPB)
-        if ppb == 0:
-            raise PlanError(f"{key}: {said} is below one in a billion, which would change nothing")
-        if ppb >= PPB:
-            raise PlanError(f"{key}: {said} would lose every packet, so that no rank could finish; expected less")
-        return f"{parameter.name}_ppb", ppb
-    return f"{parameter.name}_bytes", parse_bytes(said, key=key)
-
-
-class _AsFound(jinja2.ChainableUndefined):
-    """A value that only the target knows, whatever filter it passes."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return "<as found>"
-
-
-def _quote(value: object) -> str:
-    return str(value) if isinstance(value, _AsFound) else shlex.quote(str(value))
-
-
-def _int(value: Any) -> object:
-    return value if isinstance(value, _AsFound) else int(value)
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(undefined=_AsFound, autoescape=False)  # noqa: S701  text for a terminal, not HTML
-    environment.filters["quote"] = _quote
-    environment.filters["int"] = _int
-    return environment
-
-
-@dataclass(frozen=True, slots=True)
-class _RawTask:
-    text: str
-    when: tuple[str, ...]
-
-
-def _raw_tasks(mechanism: Mechanism) -> tuple[_RawTask, ...]:
-    """The commands of the role's apply phase, as written there."""
-    path = mechanism.folder / "tasks" / "apply.yml"
-    found = []
-    for task in yaml.safe_load(path.read_text(encoding="utf-8")):
-        if "ansible.builtin.raw" in task:
-            when = task.get("when", [])
-            found.append(_RawTask(str(task["ansible.builtin.raw"]), tuple(when) if isinstance(when, list) else (when,)))
-    return tuple(found)
-
-
-def _render(text: str, variables: Mapping[str, object]) -> str:
-    """One line; the tool by its name alone, since where it is installed says nothing to people."""
-    line = " ".join(_environment().from_string(text).render({**variables, "genie_tool": "genie-port"}).split())
-    return _FOUND_UNIT.sub("<as found>", line.removeprefix("true && "))
-
-
-def _holds(expression: str, variables: Mapping[str, object]) -> bool:
-    return bool(_environment().compile_expression(expression)(**variables))
+def _shown(argv: Argv) -> str:
+    """One line for people; what is only known at the target without quotes and units of its own."""
+    return _FOUND_UNIT.sub("<as found>", shlex.join(argv))

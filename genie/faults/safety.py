@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from genie.errors import FaultRefused, RunAborted
 from genie.launch.protocol import Progress
@@ -197,7 +197,8 @@ def refuse_killed(safety: SafetyConfig) -> None:
 class Guard:
     """Looks after one run: kill switch, stall, damage outside the blast radius. Costs nothing between looks.
 
-    ``counters`` is `Fabric.counters`, called only where a stop condition needs it; ``clock`` gives seconds.
+    ``counters`` is `Fabric.counters`, called only where a stop condition needs it; ``on_fire`` is told the reason
+    before it is raised; ``clock`` gives seconds.
     """
 
     def __init__(
@@ -205,12 +206,15 @@ class Guard:
         safety: SafetyConfig,
         radius: BlastRadius,
         counters: Callable[[], Counters],
+        *,
+        on_fire: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._safety = safety
         self._stop = safety.stop
         self._radius = radius
         self._counters = counters
+        self._on_fire = on_fire
         self._clock = clock
         self._stall_s = parse_ns(self._stop.stall, key="safety.stop.stall") / 1e9 if self._stop.stall else None
         self._needs_counters = self._stop.drops_outside is not None or self._stop.retransmits_outside is not None
@@ -241,7 +245,7 @@ class Guard:
     def _look_for_kill_switch(self) -> None:
         why = kill_switch(self._safety)
         if why:
-            raise RunAborted(f"stopped: {why}", hint="its faults were reverted; remove the file once runs may go on")
+            self._fire(why, "remove the file once runs may go on")
 
     def _look_for_stall(self, progress: Mapping[int, Progress], now_s: float) -> None:
         if self._stall_s is None:
@@ -251,9 +255,9 @@ class Guard:
         if state != self._last or now_s - self._looked_s > self._stall_s / 2:
             self._last, self._moved_s = state, now_s
         elif now_s - self._moved_s >= self._stall_s:
-            raise RunAborted(
-                f"stopped: no rank got on for {self._stop.stall} (safety.stop.stall)",
-                hint="its faults were reverted; raise safety.stop.stall if operators compute for longer than that",
+            self._fire(
+                f"no rank got on for {self._stop.stall} (safety.stop.stall)",
+                "raise safety.stop.stall if operators compute for longer than that",
             )
 
     def _look_outside(self, now: Counters) -> None:
@@ -268,11 +272,15 @@ class Guard:
             if sum(rises.values()) > limit:
                 worst = max(rises, key=lambda name: rises[name])
                 where = "ports" if counter == "drops" else "hosts"
-                raise RunAborted(
-                    f"stopped: {sum(rises.values())} {what} {where} that no fault touches, most at {worst} "
+                self._fire(
+                    f"{sum(rises.values())} {what} {where} that no fault touches, most at {worst} "
                     f"({rises[worst]}); safety.stop.{key} is {limit}",
-                    hint="its faults were reverted",
+                    f"raise safety.stop.{key} if the workload does that by itself",
                 )
+
+    def _fire(self, why: str, hint: str) -> NoReturn:
+        self._on_fire(why)
+        raise RunAborted(f"stopped: {why}", hint=hint)
 
 
 def _rise(before: Counters, now: Counters, name: str, counter: str) -> int:

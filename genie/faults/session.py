@@ -1,8 +1,9 @@
 """The faults of one run on one fabric: apply, prove, revert. Drives Ansible inside the fabric; decides nothing.
 
-`genie.experiment` makes one after the fabric is up. Every change has its undo in the journal before it is made (the
-role's snapshot phase writes it, docs/faults.md); whatever fails after that is reverted before the error is raised.
-All times are CLOCK_MONOTONIC ns, for the shaded window of the timeline.
+`genie.experiment` makes one after the fabric is up. Every change has its undo in the journal, and a dead-man's switch
+armed on its node, before it is made (`genie.faults.life`); whatever fails after that is reverted before the error is
+raised. A fault with a window is armed here too and made by its warden when the time has come. All times are
+CLOCK_MONOTONIC ns of the controller, for the shaded windows of the timeline.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,19 @@ import numpy.typing as npt
 
 from genie import paths
 from genie.errors import RunAborted
-from genie.fabric.base import Fabric
+from genie.fabric.base import Completed, Fabric
+from genie.faults import warden
 from genie.faults.ansible_job import python_path
-from genie.faults.evidence import RULES, EvidenceRecord, Observed, judge
+from genie.faults.change import State, parse_state, reading_line, render_reads, split_reading
+from genie.faults.evidence import EvidenceRecord, Observed, find_rule, judge
 from genie.faults.journal import Entry, Journal, Owner, read_journal
-from genie.faults.plan import FaultPlan, fabric_variables, port_variables
+from genie.faults.plan import Change, FaultPlan, words
 
-APPLY_PHASES = ("precondition", "snapshot", "apply", "verify")
-REVERT_PHASES = ("revert", "verify_reverted")
+APPLY_PHASES = ("prepare", "act")
+REVERT_PHASES = ("revert",)
 JOB_TIMEOUT_S = 90.0
+TOOLS = ("genie-port", "genie-agent", "genie-load")
+DEFAULT_TTL_NS = 600_000_000_000
 PACKAGE_ROOT = Path(paths.__file__).resolve().parent.parent
 
 
@@ -47,7 +53,7 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """When a fault was in effect. ``ended_ns`` 0 means it was never reverted within the run."""
+    """A stretch in which a fault was in effect on all its nodes. ``ended_ns`` 0 means it never ended within the run."""
 
     fault: str
     started_ns: int
@@ -66,31 +72,39 @@ class _Answer:
         """The first failed task (of ``host``), or None."""
         return next((r for r in self.results if not r["ok"] and host in ("", r["host"])), None)
 
-    def first_ns(self, hosts: Sequence[str], phase: str) -> int:
-        """When the first task result of a phase was seen on any of ``hosts``; 0 if never."""
-        return min(
-            (int(r["seen_mono_ns"]) for r in self.results if r["host"] in hosts and r["phase"] == phase), default=0
-        )
-
-    def last_ns(self, hosts: Sequence[str], phase: str) -> int:
-        """When the last task result of a phase was seen on any of ``hosts``; 0 if never."""
-        return max(
-            (int(r["seen_mono_ns"]) for r in self.results if r["host"] in hosts and r["phase"] == phase), default=0
-        )
+    def seen_ns(self, hosts: Sequence[str], phase: str) -> tuple[int, int]:
+        """When the first and the last result of a phase were seen on any of ``hosts``; 0 if never."""
+        seen = [int(r["seen_mono_ns"]) for r in self.results if r["host"] in hosts and r["phase"] == phase]
+        return min(seen, default=0), max(seen, default=0)
 
 
 class FaultSession:
-    """Faults of one run. Call `apply`, run the job, call `evidence`, call `revert`; revert also after any failure."""
+    """Faults of one run. Call `apply`, `start` when the ranks start, `progress` while they run, `evidence`, `revert`;
+    revert also after any failure.
+    """
 
-    def __init__(self, plans: Sequence[FaultPlan], fabric: Fabric, journal: Path, run_dir: Path) -> None:
+    def __init__(
+        self,
+        plans: Sequence[FaultPlan],
+        fabric: Fabric,
+        journal: Path,
+        run_dir: Path,
+        *,
+        ttl_ns: int = DEFAULT_TTL_NS,
+    ) -> None:
+        """``ttl_ns``: how long after arming a node puts itself back if nobody did."""
         self.plans = tuple(plans)
         self.fabric = fabric
         self.journal_path = journal.absolute()
         self.run = run_dir.name or "run"
         self.records: list[FaultRecord] = []
+        self.ttl_ns = ttl_ns
+        self._statuses: dict[tuple[str, str], warden.Status] = {}
+        self._told: dict[str, str] = {}  # fault with a window in iterations → "open", "close": what was told last
+        self._clock_offsets_ns: Mapping[str, int] = {}
 
     def apply(self) -> tuple[FaultRecord, ...]:
-        """Precondition, snapshot, journal, apply, read back: all faults in one Ansible run.
+        """Read, refuse, journal, arm, apply, read back: all faults in one Ansible run. Faults with a window are armed.
 
         Raises RunAborted with fault, node, phase and the target's own words; by then whatever was changed is
         reverted, and the message says if even that failed.
@@ -100,12 +114,13 @@ class FaultSession:
         began_ns = time.monotonic_ns()
         self._take_charge()
         try:
-            answer = self._ansible(self._hosts({}), APPLY_PHASES, stop_at_first_error=True)
+            answer = self._ansible(self._hosts(), APPLY_PHASES, stop_at_first_error=True)
             self._raise_if_failed(answer)
             entries = self._own_entries()
             self._raise_if_unjournaled(entries)
+            whole = {plan.name for plan in self.plans if plan.config.window.kind == "whole"}
             with Journal(self.journal_path) as journal:
-                journal.mark_applied(entries)
+                journal.mark_applied(entry for entry in entries if entry.intent.fault in whole)
         except BaseException as error:
             undone = self.revert()
             left = "; ".join(record.message for record in undone if not record.ok)
@@ -115,17 +130,43 @@ class FaultSession:
         made = tuple(
             FaultRecord(
                 fault=plan.name,
-                action="applied",
+                action="applied" if plan.name in whole else "armed",
                 nodes=plan.nodes,
-                ports=tuple(port.name for port in plan.ports),
-                began_ns=answer.last_ns(_host_names(plan), "snapshot") or began_ns,
-                done_ns=answer.first_ns(_host_names(plan), "verify") or time.monotonic_ns(),
+                ports=plan.targets,
+                began_ns=answer.seen_ns(_host_names(plan), "prepare")[1] or began_ns,
+                done_ns=answer.seen_ns(_host_names(plan), "act")[1] or time.monotonic_ns(),
                 ok=True,
             )
             for plan in self.plans
         )
         self.records += made
         return made
+
+    def start(self, at_mono_ns: int, clock_offsets_ns: Mapping[str, int] | None = None) -> None:
+        """The ranks start at this instant: the origin of windows in time. ``clock_offsets_ns``: each node's
+        CLOCK_MONOTONIC minus ours, where it has another.
+        """
+        self._clock_offsets_ns = clock_offsets_ns or {}
+        timed = [plan for plan in self.plans if plan.config.window.kind in ("timed", "periodic")]
+        offsets, tool = self._clock_offsets_ns, self.fabric.tool(warden.PROGRAM)
+        self._tell_all(
+            timed, lambda folder, node: warden.start_argv(folder, at_mono_ns + offsets.get(node, 0), program=tool)
+        )
+
+    def progress(self, iterations_done: int) -> None:
+        """Every rank has ended so many iterations: opens and closes windows that are counted in them."""
+        for plan in self.plans:
+            window = plan.config.window
+            if window.kind != "iterations" or window.at_iteration is None:
+                continue
+            last = None if window.for_iterations is None else window.at_iteration + window.for_iterations
+            told = self._told.get(plan.name, "")
+            if not told and iterations_done >= window.at_iteration:
+                self._told[plan.name] = "open"
+                self._request([plan], "open")
+            elif told == "open" and last is not None and iterations_done >= last:
+                self._told[plan.name] = "close"
+                self._request([plan], "close")
 
     def evidence(
         self,
@@ -139,19 +180,26 @@ class FaultSession:
         """
         records = []
         for plan in self.plans:
-            texts: dict[tuple[str, str], str] = {}
-            failures: dict[tuple[str, str], str] = {}
-            for change in plan.changes:
-                for name in plan.mechanism.evidence:
-                    argv = RULES[name].read(plan, change)
-                    if not argv:
-                        continue
-                    done = self.fabric.run(change.node, argv)
-                    if done.returncode == 0:
-                        texts[name, change.port.name] = done.stdout
-                    else:
-                        failures[name, change.port.name] = done.stderr.strip() or f"{argv[0]} exited {done.returncode}"
-            records.append(judge(plan, Observed(before, after, samples, texts, failures)))
+            self._look_at_wardens(plan)
+            states: dict[str, tuple[State, ...]] = {}
+            failures: dict[str, str] = {}
+            for node in plan.nodes:
+                changes = [change for change in plan.changes if change.node == node]
+                try:
+                    states |= self._states(plan, node, changes)
+                except RunAborted as error:
+                    failures |= dict.fromkeys((change.target for change in changes), error.message)
+            texts = {
+                (name, change.target): done.stdout
+                for name in plan.mechanism.evidence
+                for change in plan.changes
+                if (argv := find_rule(name).read(plan, change))
+                and (done := self.fabric.run(change.node, argv)).returncode == 0
+            }
+            windows = tuple((w.started_ns, w.ended_ns) for w in self.windows() if w.fault == plan.name)
+            fired = [node for node in plan.nodes if (s := self._statuses.get((plan.name, node))) and s.fired]
+            seen = Observed(before, after, samples, texts, states, failures, windows, tuple(fired))
+            records.append(judge(plan, seen))
         return tuple(records)
 
     def revert(self) -> tuple[FaultRecord, ...]:
@@ -163,7 +211,7 @@ class FaultSession:
         if not entries:
             return ()
         began_ns = time.monotonic_ns()
-        hosts = self._hosts({(e.intent.fault, e.intent.node) for e in entries}, entries)
+        hosts = self._hosts({(e.intent.fault, e.intent.node) for e in entries})
         try:
             answer = self._ansible(hosts, REVERT_PHASES, stop_at_first_error=False)
         except RunAborted as error:
@@ -182,9 +230,9 @@ class FaultSession:
                     fault=plan.name,
                     action="reverted",
                     nodes=tuple(dict.fromkeys(entry.intent.node for entry in mine)),
-                    ports=tuple(port.name for port in plan.ports),
+                    ports=plan.targets,
                     began_ns=began_ns,
-                    done_ns=answer.last_ns(_host_names(plan), "verify_reverted") or time.monotonic_ns(),
+                    done_ns=answer.seen_ns(_host_names(plan), "revert")[1] or time.monotonic_ns(),
                     ok=not left,
                     message="; ".join(_why_left(answer, entry) for entry in left),
                 )
@@ -195,11 +243,96 @@ class FaultSession:
     def windows(self) -> tuple[Window, ...]:
         """When each fault was in effect, for the timeline and the report."""
         ends = {record.fault: record.began_ns for record in self.records if record.action == "reverted"}
-        return tuple(
-            Window(record.fault, record.done_ns, ends.get(record.fault, 0))
-            for record in self.records
-            if record.action == "applied"
-        )
+        found = []
+        for record in self.records:
+            if record.action == "applied":
+                found.append(Window(record.fault, record.done_ns, ends.get(record.fault, 0)))
+            elif record.action == "armed":
+                found += self._warden_windows(record.fault, record.nodes, ends.get(record.fault, 0))
+        return tuple(found)
+
+    def _warden_windows(self, fault: str, nodes: Sequence[str], reverted_ns: int) -> list[Window]:
+        """The wardens' own edges, in our clock: from the last node that was in to the first that went out."""
+        own = []
+        for node in nodes:
+            status, offset = self._statuses.get((fault, node)), self._clock_offsets_ns.get(node, 0)
+            if status is None:
+                return []
+            own.append(
+                [(o.in_effect_ns - offset, o.undo_began_ns and o.undo_began_ns - offset) for o in status.openings]
+            )
+        found = []
+        for edges in zip(*own, strict=False):
+            ends = [end or reverted_ns for _, end in edges]
+            found.append(Window(fault, max(start for start, _ in edges), 0 if 0 in ends else min(ends)))
+        return found
+
+    def _request(self, plans: Sequence[FaultPlan], request: warden.Request) -> None:
+        tool = self.fabric.tool(warden.PROGRAM)
+        self._tell_all(plans, lambda folder, _: warden.request_argv(folder, request, program=tool))
+
+    def _tell_all(self, plans: Sequence[FaultPlan], argv: Callable[[str, str], list[str]]) -> None:
+        """One command to the warden of each fault and node, all at once. Raises RunAborted at the first that fails."""
+        places = [(plan, node) for plan in plans for node in plan.nodes]
+        if not places:
+            return
+
+        def tell(place: tuple[FaultPlan, str]) -> Completed:
+            plan, node = place
+            return self.fabric.run(node, argv(self._folder(plan, node), node))
+
+        with ThreadPoolExecutor(max_workers=min(16, len(places))) as pool:
+            for (plan, node), done in zip(places, pool.map(tell, places), strict=True):
+                if done.returncode != 0:
+                    said = " ".join((done.stderr or done.stdout).split())
+                    raise RunAborted(f"fault {plan.name} on {node}: its window could not be told: {said}")
+
+    def _folder(self, plan: FaultPlan, node: str) -> str:
+        return f"{self.fabric.state_dir(node)}/{plan.name}"
+
+    def _look_at_wardens(self, plan: FaultPlan) -> None:
+        """Fetch what the wardens of a fault have logged so far."""
+        if all(plan.platform(change).deadman != "warden" for change in plan.changes):
+            return
+        tool = self.fabric.tool(warden.PROGRAM)
+        for node in plan.nodes:
+            done = self.fabric.run(node, warden.request_argv(self._folder(plan, node), "status", program=tool))
+            if done.returncode == 0:
+                self._statuses[plan.name, node] = warden.parse_status(done.stdout)
+
+    def _states(self, plan: FaultPlan, node: str, changes: Sequence[Change]) -> dict[str, tuple[State, ...]]:
+        """State of each target while the fault was in effect: now, or as the warden read it in each window."""
+        how = plan.platform(changes[0])
+        variables = [self._variables(plan, change) for change in changes]
+        commands = [argv for own in variables for argv in render_reads(how, own)]
+        if plan.config.window.kind == "whole":
+            done = self.fabric.run(node, ["sh", "-c", reading_line(commands)])
+            try:
+                rounds = [split_reading(done.stdout, len(commands))]
+            except ValueError as error:
+                raise RunAborted(f"the read-back at the end said {error}: {done.stderr.strip()}") from error
+        else:
+            status = self._statuses.get((plan.name, node))
+            if status is None or not status.checks:
+                why = "; ".join(status.failures) if status else "its warden does not answer"
+                raise RunAborted(f"no window of it opened on {node}{f': {why}' if why else ''}")
+            rounds = [split_reading(text, len(commands)) for text in status.checks]
+        count = len(how.read)
+        return {
+            change.target: tuple(
+                parse_state(how.read, answers[index * count : (index + 1) * count], own) for answers in rounds
+            )
+            for index, (change, own) in enumerate(zip(changes, variables, strict=True))
+        }
+
+    def _variables(self, plan: FaultPlan, change: Change) -> dict[str, Any]:
+        port = plan.port_variables(change)
+        return {"port": {**port, **port["set"]}, **self._words(plan, change.node)}
+
+    def _words(self, plan: FaultPlan, node: str) -> dict[str, str]:
+        """What commands on a node may name beside their port."""
+        tools = {name.replace("-", "_"): self.fabric.tool(name) for name in TOOLS}
+        return {**words(plan.name, node, plan.marker), **tools, "state": self.fabric.state_dir(node)}
 
     def _take_charge(self) -> None:
         try:
@@ -212,38 +345,31 @@ class FaultSession:
         names = {plan.name for plan in self.plans}
         return tuple(e for e in read_journal(self.journal_path).entries if e.intent.fault in names)
 
-    def _hosts(
-        self, only: set[tuple[str, str]] | Mapping[str, str], entries: Sequence[Entry] = ()
-    ) -> dict[str, dict[str, Any]]:
-        """Inventory: one host a fault and node. ``only`` empty means all."""
+    def _hosts(self, only: set[tuple[str, str]] | None = None) -> dict[str, dict[str, Any]]:
+        """Inventory: one host a fault and node. ``only`` None means all."""
         hosts: dict[str, dict[str, Any]] = {}
         for plan in self.plans:
             for node in plan.nodes:
-                if only and (plan.name, node) not in only:
+                if only is not None and (plan.name, node) not in only:
                     continue
+                changes = [change for change in plan.changes if change.node == node]
                 hosts[_host_name(plan.name, node)] = {
-                    "ansible_host": node,
-                    "ansible_connection": "genie_netns",
+                    **self.fabric.ansible_host(node),
                     "genie_run": self.run,
                     "genie_fault": plan.name,
                     "genie_role": plan.role,
                     "genie_node": node,
-                    **fabric_variables(plan.marker),
+                    "genie_platform": changes[0].platform,
+                    "genie_parameters": {p.name: str(plan.config.parameter(p.name)) for p in plan.mechanism.parameters},
+                    "genie_ports_json": json.dumps([plan.port_variables(change) for change in changes]),
+                    "genie_words_json": json.dumps(self._words(plan, node)),
                     "genie_journal_path": str(self.journal_path),
-                    "genie_ports": [
-                        port_variables(change.port, change.interface, change.values, plan.facts)
-                        for change in plan.changes
-                        if change.node == node
-                    ],
-                    "genie_changes": [
-                        {
-                            "object": entry.intent.object,
-                            "old": dict(entry.intent.old),
-                            "undo": [list(argv) for argv in entry.intent.undo],
-                        }
-                        for entry in entries
-                        if (entry.intent.fault, entry.intent.node) == (plan.name, node)
-                    ],
+                    "genie_window_json": json.dumps(asdict(window_of(plan))),
+                    "genie_is_whole": plan.config.window.kind == "whole",
+                    "genie_ttl_ns": self.ttl_ns,
+                    "genie_warden": self.fabric.tool(warden.PROGRAM),
+                    "genie_state": self.fabric.state_dir(node),
+                    "genie_lock": self.fabric.lock_file(node),
                 }
         return hosts
 
@@ -284,17 +410,28 @@ class FaultSession:
         written = {(entry.intent.fault, entry.intent.node, entry.intent.object) for entry in entries}
         for plan in self.plans:
             for change in plan.changes:
-                if (plan.name, change.node, change.interface) not in written:
+                if (plan.name, change.node, change.object) not in written:
                     raise RunAborted(
-                        f"fault {plan.name}: role {plan.role} changed {change.interface} on {change.node} without an "
+                        f"fault {plan.name}: role {plan.role} changed {change.object} on {change.node} without an "
                         "undo in the journal",
-                        hint="its snapshot.yml must end with genie_journal (docs/add-a-fault.md)",
+                        hint="its tasks/main.yml must hand every phase to genie_change (docs/add-a-fault.md)",
                     )
 
     @staticmethod
     def _was_reverted(answer: _Answer, host: str) -> bool:
         own = [result for result in answer.results if result["host"] == host]
-        return all(result["ok"] for result in own) and any(result["phase"] == "verify_reverted" for result in own)
+        return all(result["ok"] for result in own) and any(result["phase"] == "revert" for result in own)
+
+
+def window_of(plan: FaultPlan) -> warden.Window:
+    """A plan's window as its warden has it. One for the whole run is told to open as soon as it is armed."""
+    said = plan.config.window
+    match said.kind:
+        case "timed":
+            return warden.Window("timed", said.at_ns, said.for_ns)
+        case "periodic":
+            return warden.Window("periodic", said.at_ns, said.for_ns, said.period_ns, said.open_ns)
+    return warden.Window("told")
 
 
 def _host_name(fault: str, node: str) -> str:
@@ -307,10 +444,8 @@ def _host_names(plan: FaultPlan) -> tuple[str, ...]:
 
 
 def _words(failed: Mapping[str, Any]) -> str:
-    """What a failed task has to say. A task of the roles is named after what it expects."""
-    if failed["rc"] == 0:
-        return f"{failed['task']}: found {failed['stdout'].strip()[:2000] or 'nothing'}"
-    return f"{failed['task']}: {' '.join((failed['stderr'] or failed['message']).split())[:2000]}"
+    """What a failed task has to say."""
+    return " ".join(str(failed["message"] or failed["stderr"] or failed["stdout"]).split())[:2000] or "nothing"
 
 
 def _why_left(answer: _Answer, entry: Entry) -> str:

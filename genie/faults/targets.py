@@ -4,7 +4,8 @@ A selector is ``all``; ``switches`` (every port of every switch); a name or glob
 ``leaf*-spine*``), of a port (``leaf0/spine1``: the egress of leaf0 towards spine1) or of a node (``spine0``, ``h*``);
 or ``attribute=value``: ``tier=fabric`` of links, ``role=spine`` and every free attribute of nodes, ``rank=3`` for the
 host of a rank. Several selectors are a union. For a mechanism that acts on links a node means the links at it; for
-one that acts on ports, its own ports.
+one that acts on ports, its own ports. One that acts on nodes or hosts takes names, globs and attributes of nodes,
+``all``, ``hosts`` and ``switches``; a link's name is the nodes at it.
 """
 
 from __future__ import annotations
@@ -43,11 +44,7 @@ def resolve(
     chosen: dict[str, Port] = {}
     why_not = ""
     for selector in config.selectors:
-        if not _SELECTOR.fullmatch(selector):
-            raise PlanError(
-                f"{key}.targets: {selector!r} is not a selector",
-                hint="write all, a name or glob of a link, port or node, or attribute=value such as tier=fabric",
-            )
+        _refuse_not_a_selector(key, selector)
         matched = _match(selector, topology, nodes, acts_on, placement)
         if not matched:
             raise PlanError(
@@ -74,6 +71,64 @@ def resolve(
     return tuple(ports)
 
 
+def resolve_nodes(
+    name: str, config: FaultConfig, topology: Topology, *, acts_on: str, seed: int, placement: Sequence[str] = ()
+) -> tuple[Node, ...]:
+    """The nodes of a fault that acts on nodes (``acts_on`` "node") or hosts, in topology order.
+
+    Raises PlanError when a selector matches nothing, or, naming it, a switch where only hosts can have the fault.
+    """
+    key = f"fault.{name}"
+    if config.ends != "both":
+        raise PlanError(f"{key}.ends: this fault acts on {acts_on}s, which have no ends")
+    nodes = {node.name: node for node in topology.nodes}
+    chosen: set[str] = set()
+    for selector in config.selectors:
+        _refuse_not_a_selector(key, selector)
+        matched = _match_nodes(selector, topology, nodes, placement)
+        if not matched:
+            raise PlanError(
+                f"{key}.targets: {selector!r} matches no node of topology {topology.name!r}",
+                hint=closest(selector, list(nodes)),
+            )
+        if acts_on == "host":
+            wrong = [node for node in matched if not nodes[node].is_host]
+            if selector in wrong:
+                raise PlanError(f"{key}.targets: {selector!r} is a switch, and this fault acts on hosts")
+            matched = [node for node in matched if node not in wrong]
+        chosen.update(matched)
+    found = [node for node in topology.nodes if node.name in chosen]
+    size = _size(name, config, len(found))
+    if size is not None:
+        drawn = random.Random(f"{seed}:{config.role}").sample(range(len(found)), size)  # noqa: S311  targets that a seed repeats, not a secret
+        found = [found[index] for index in sorted(drawn)]
+    if not found:
+        raise PlanError(f"{key}.targets: no {acts_on} is selected by {', '.join(config.selectors)}")
+    return tuple(found)
+
+
+def _match_nodes(selector: str, topology: Topology, nodes: dict[str, Node], placement: Sequence[str]) -> list[str]:
+    if selector in ("all", "hosts", "switches"):
+        return [n.name for n in nodes.values() if selector == "all" or n.is_host == (selector == "hosts")]
+    if "=" in selector:
+        attribute, wanted = selector.split("=", 1)
+        if attribute == "rank":
+            return [placement[int(wanted)]] if wanted.isdigit() and int(wanted) < len(placement) else []
+        if attribute == "tier":
+            return [port.node for link in topology.links if fnmatchcase(link.tier, wanted) for port in link.ports]
+        return [node.name for node in nodes.values() if fnmatchcase(_attribute(node, attribute), wanted)]
+    named = [name for name in nodes if fnmatchcase(name, selector)]
+    return named or [p.node for link in topology.links if fnmatchcase(link.name, selector) for p in link.ports]
+
+
+def _refuse_not_a_selector(key: str, selector: str) -> None:
+    if not _SELECTOR.fullmatch(selector):
+        raise PlanError(
+            f"{key}.targets: {selector!r} is not a selector",
+            hint="write all, a name or glob of a link, port or node, or attribute=value such as tier=fabric",
+        )
+
+
 def _names(topology: Topology, *, ports: bool = True) -> list[str]:
     names = [*(link.name for link in topology.links), *(node.name for node in topology.nodes)]
     return names + [f"{port.node}/{port.peer}" for port in topology.ports] if ports else names
@@ -86,8 +141,8 @@ def _is_exact(selector: str, topology: Topology) -> bool:
 def _match(
     selector: str, topology: Topology, nodes: dict[str, Node], acts_on: str, placement: Sequence[str]
 ) -> list[Port]:
-    if selector == "all":
-        return list(topology.ports)
+    if selector in ("all", "hosts"):
+        return [port for port in topology.ports if selector == "all" or nodes[port.node].is_host]
     if selector == "switches":
         return [port for port in topology.ports if not nodes[port.node].is_host]
     if "=" in selector:
@@ -134,19 +189,27 @@ def _direction(port: Port, nodes: dict[str, Node], key: str) -> str:
 
 def _pick(name: str, config: FaultConfig, topology: Topology, ports: list[Port], acts_on: str, seed: int) -> list[Port]:
     """Of what was selected, ``count`` or ``fraction`` of the links (or ports), drawn by the seed."""
-    if config.count is None and config.fraction is None:
-        return ports
     wanted = {port.name for port in ports}
     groups: list[tuple[Port, ...]]
     if acts_on == "port":
         groups = [(port,) for port in ports]
     else:
         groups = [kept for link in topology.links if (kept := _kept(link, wanted))]
-    size = config.count if config.count is not None else max(1, math.floor((config.fraction or 0) * len(groups) + 0.5))
-    if size > len(groups):
-        raise PlanError(f"fault.{name}.count: {size} asked for, {', '.join(config.selectors)} selects {len(groups)}")
+    size = _size(name, config, len(groups))
+    if size is None:
+        return ports
     drawn = random.Random(f"{seed}:{config.role}").sample(range(len(groups)), size)  # noqa: S311  targets that a seed repeats, not a secret
     return [port for index in sorted(drawn) for port in groups[index]]
+
+
+def _size(name: str, config: FaultConfig, there_are: int) -> int | None:
+    """How many to draw; None for all."""
+    if config.count is None and config.fraction is None:
+        return None
+    size = config.count if config.count is not None else max(1, math.floor((config.fraction or 0) * there_are + 0.5))
+    if size > there_are:
+        raise PlanError(f"fault.{name}.count: {size} asked for, {', '.join(config.selectors)} selects {there_are}")
+    return size
 
 
 def _kept(link: Link, wanted: set[str]) -> tuple[Port, ...]:

@@ -6,6 +6,7 @@ end) and, by leaving the context, that none is left. Knows no faults and no resu
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import secrets
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from genie.clocks import ClockLook, Clocks, HostClock
 from genie.engine.binaries import find_binary
 from genie.errors import RunAborted
 from genie.fabric.base import Fabric, Process
@@ -36,14 +38,19 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """How a start-to-end went: the agreed instant (our monotonic clock), the largest clock error, the outcome, and a
+    """How a start-to-end went: the agreed instant (our monotonic clock), hosts' clocks against ours, the outcome, and a
     sentence about each agent that ended before its time.
     """
 
     start_mono_ns: int
-    clock_error_ns: int
+    clocks: Clocks
     outcome: Outcome
     gone: tuple[str, ...] = ()
+
+    @property
+    def clock_error_ns(self) -> int:
+        """The largest error of any host's clock against ours."""
+        return self.clocks.error_ns
 
 
 class Agents:
@@ -65,6 +72,7 @@ class Agents:
         self._silence_s = silence_s
         self._processes: dict[str, Process] = {}
         self._token = secrets.token_bytes(TOKEN_BYTES)
+        self._log = log
         self._controller = Controller(self._token, watch=self._watch, log=log)
         self._racing = False
         self._ending = False
@@ -72,11 +80,20 @@ class Agents:
     def __enter__(self) -> Agents:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._ending = True
         self._controller.close()
         for process in self._processes.values():
             process.kill()
+        for process in self._processes.values():  # the next run on this fabric listens where these did
+            with contextlib.suppress(RunAborted):
+                process.wait(_EXIT_PATIENCE_S)
+        try:
+            self._fabric.collect(self._directory)  # event files come here however the run ended
+        except RunAborted as lost:
+            if error is None:
+                raise
+            self._log(lost.message)  # what ended the run stands before files that were lost with it
 
     def muster(self, assignments: Mapping[int, Assignment]) -> None:
         """Start an agent on every host in use, give each rank its program, and connect all peers.
@@ -84,7 +101,8 @@ class Agents:
         Raises RunAborted naming the host, rank or peer that was missing at the deadline.
         """
         hosts = sorted({assignment.host for assignment in assignments.values()})
-        control = self._controller.listen_unix(self._directory)
+        address = self._fabric.control_address
+        control = self._controller.listen_tcp(address) if address else self._controller.listen_unix(self._directory)
         agent = str(find_binary("genie-agent"))
         for host in hosts:
             argv = [agent, "run", "--control", control, "--host", host, *self._pace_arguments(host)]
@@ -99,22 +117,43 @@ class Agents:
         ]
         self._controller.connect(endpoints, self._connect_timeout_s)
 
-    def race(self, timeout_s: float | None, on_progress: Callable[[Mapping[int, Progress]], None]) -> Race:
-        """Start all ranks at one instant and wait until every one has ended or the first failure stopped the rest."""
+    def race(
+        self,
+        timeout_s: float | None,
+        on_progress: Callable[[Mapping[int, Progress]], None],
+        on_start: Callable[[int, Mapping[str, int]], None] = lambda *_: None,
+    ) -> Race:
+        """Start all ranks at one instant and wait until every one has ended or the first failure stopped the rest.
+
+        ``on_start`` is told that instant and each host's clock correction (ns), once the ranks have been told.
+        """
         self._racing = True  # from here on a lost agent is part of the outcome, with what its peers say of it
         offsets = self._controller.clock_offsets()
-        start_mono_ns = time.monotonic_ns() + _LEAD_NS
+        longest_trip_ns = 2 * max(look.error_ns for look in offsets.values())
+        start_mono_ns = time.monotonic_ns() + _LEAD_NS + longest_trip_ns
         self._controller.start(start_mono_ns, offsets)
+        on_start(start_mono_ns, {host: offset.correction_ns for host, offset in offsets.items()})
         outcome = self._controller.wait_done(timeout_s, on_progress, silence_s=self._silence_s)
+        after = self._look_again() if self._fabric.control_address and outcome.ok else {}
+        clocks = Clocks(start_mono_ns, {host: HostClock(look, after.get(host)) for host, look in offsets.items()})
+        self._fabric.learn_clocks(clocks.hosts)
         self._ending = True
         self._controller.bye()
         gone = tuple(self._how_it_went(host) for host in outcome.lost)
-        return Race(start_mono_ns, max(offset.error_ns for offset in offsets.values()), outcome, gone)
+        return Race(start_mono_ns, clocks, outcome, gone)
 
     def _pace_arguments(self, host: str) -> list[str]:
         """Where a fault can slow this host's compute; nothing on a fabric whose nodes keep no state folder."""
         state_dir: Callable[[str], str] | None = getattr(self._fabric, "state_dir", None)
         return ["--pace", f"{state_dir(host)}/pace"] if state_dir else []
+
+    def _look_again(self) -> dict[str, ClockLook]:
+        """Hosts' clocks once more at the end, for their drift; without it the error is that of the first look."""
+        try:
+            return self._controller.clock_offsets()
+        except RunAborted as error:
+            self._log(f"clocks were not compared at the end, so their drift is not known: {error.message}")
+            return {}
 
     def _how_it_went(self, host: str) -> str:
         try:

@@ -308,7 +308,7 @@ def fault_outcomes(session: FaultSession, evidence: Sequence[EvidenceRecord]) ->
             FaultOutcome(
                 name=plan.name,
                 role=plan.role,
-                targets=tuple(port.name for port in plan.ports),
+                targets=plan.targets,
                 start_mono_ns=own[0][0] if own else None,
                 end_mono_ns=own[-1][1] if own else None,
                 state=proof.state if proof else "not_in_effect",

@@ -1,6 +1,7 @@
 // genie-port: looks at the ports of a fabric and configures their ECN markers. See usage() for its commands.
 //
 // Started by genie.fabric.netns inside the fabric, and by faults. It changes nothing but the marker's maps.
+#include <net/if.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -32,8 +33,10 @@ constexpr std::uint64_t kLeastIntervalNs = 100'000;
 
 constexpr std::string_view kUsage =
     "genie-port marker load --object FILE --pin DIR [< lines: IFINDEX RATE_BYTES_S LIMIT KMIN KMAX PMAX]\n"
-    "genie-port marker get --map DIR --ifindex N\n"
-    "genie-port marker set --map DIR --ifindex N [--enabled 0|1] [--kmin BYTES] [--kmax BYTES] [--pmax P]\n"
+    "genie-port marker get --map DIR --ifindex N | --interface NAME\n"
+    "genie-port marker set --map DIR --ifindex N | --interface NAME [--enabled 0|1] [--kmin BYTES] [--kmax "
+    "BYTES] "
+    "[--pmax P]\n"
     "genie-port read [--map DIR] --port NAMESPACE_FILE:IFINDEX ...\n"
     "genie-port sample --out FILE --interval-ns N [--map DIR] --port NAMESPACE_FILE:IFINDEX ...\n"
     "\n"
@@ -156,9 +159,18 @@ void print_marker(std::uint32_t ifindex, const MarkerConfig& config, const Marke
         state.not_ect_over, state.ce_marked, state.peak_bytes, queue_bytes(shape, state, monotonic_ns()));
 }
 
+// By number, or by its name in the namespace of this process.
+std::uint32_t take_ifindex(Options& options) {
+    const auto name = options.take("interface");
+    if (!name) return parse<std::uint32_t>(options.need("ifindex"), "--ifindex");
+    const unsigned found = ::if_nametoindex(name->c_str());
+    if (found == 0) throw Failure("there is no interface " + *name);
+    return found;
+}
+
 int show_or_set_marker(Options options, bool set) {
     const Marker marker = Marker::open(options.need("map"));
-    const auto ifindex = parse<std::uint32_t>(options.need("ifindex"), "--ifindex");
+    const auto ifindex = take_ifindex(options);
     auto config = marker.config(ifindex);
     if (!config) throw Failure("interface " + std::to_string(ifindex) + " has no marker");
     if (set) {

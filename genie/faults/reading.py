@@ -1,0 +1,190 @@
+"""What tools print → fields of an object's state. Pure parsers, named by ``parse`` in a role's platform files.
+
+Each takes (text, exit code, variables) and gives a flat mapping; it raises ValueError, KeyError or StopIteration where
+the text says nothing of the object, which `genie.faults.change` turns into an error in the tool's own words. Fields
+hold what the undo needs and what before/after conditions compare, in the kernel's own units. Parsers of vendors'
+tools live in `genie.faults.reading_vendor`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Parser = Callable[[str, int, Mapping[str, Any]], dict[str, Any]]
+
+TBF_TICK_NS = 64
+"""Linux keeps tbf's burst as time in ticks (include/net/pkt_sched.h, PSCHED_SHIFT 6)."""
+
+
+def root_qdisc(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``tc -j -r qdisc show dev X``: the root queue. ``burst_bytes`` is the least that makes the same ticks again
+    (docs/faults.md, "Restoring a tbf exactly").
+    """
+    queue = next(queue for queue in json.loads(text) if queue.get("root"))
+    options = queue.get("options", {})
+    state = {"kind": queue["kind"], "handle": queue["handle"]}
+    if queue["kind"] == "tbf":
+        ticks = int(str(options["burst_raw"]), 16)
+        state |= {
+            "rate_bps": options["rate"] * 8,
+            "burst_ticks": ticks,
+            "burst_bytes": -(-ticks * TBF_TICK_NS * options["rate"] // 1_000_000_000),
+            "limit_bytes": options["limit"],
+        }
+    return state
+
+
+def child_red(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``tc -j -d qdisc show dev X``: the red below the shaper; ``marking`` false where there is none.
+
+    red does not tell the average packet and the burst it was made with, only the weight that follows from them: the
+    undo gives the fabric's own, and every option that red does tell is compared with what was found.
+    """
+    queues = json.loads(text)
+    next(queue for queue in queues if queue.get("root"))  # a port without any queue at all was not read
+    red = next((queue for queue in queues if queue.get("kind") == "red"), None)
+    if red is None:
+        return {"marking": False}
+    own = red["options"]
+    flags = [flag for flag in ("ecn", "harddrop", "adaptive", "nodrop") if own.get(flag)]
+    mtu = int(variables["port"]["mtu"])
+    return {
+        "marking": True,
+        "parent": red["parent"],
+        "handle": red["handle"],
+        "limit": own["limit"],
+        "min": own["min"],
+        "max": own["max"],
+        "probability": own["probability"],
+        "ewma": own.get("ewma"),
+        "flags": " ".join(flags),
+        "burst": math.ceil((2 * own["min"] + own["max"]) / (3 * mtu)),
+    }
+
+
+def marker(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``genie-port marker get``: the phantom-queue marker of one port."""
+    told = json.loads(text)
+    keep = ("ifindex", "enabled", "kmin_bytes", "kmax_bytes", "pmax")
+    return {"marking": bool(told["enabled"]), **{key: told[key] for key in keep if key in told}}
+
+
+def nft_table(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``nft -j list table netdev genie_FAULT_INTERFACE`` (which fails where there is none): the chain of one interface.
+
+    The first rule counts what arrives, the second what it takes; ``ratio_ppb`` is 1e9 where every packet is taken.
+    """
+    if code == 1 and not text.strip():
+        return {"table": "none"}
+    if code != 0:
+        raise ValueError("nft did not run")  # not found, not allowed to run, killed: that is no answer
+    chain = f"at_{variables['port']['interface']}"
+    rules = [
+        part["rule"]["expr"] for part in json.loads(text)["nftables"] if part.get("rule", {}).get("chain") == chain
+    ]
+    if not rules:
+        return {"table": "there", "chain": "none"}
+    seen, taking = rules[0], rules[-1]
+    counter = next(expression["counter"] for expression in taking if "counter" in expression)
+    chance = next((int(e["match"]["right"]) for e in taking if "match" in e and _is_random(e["match"])), 1_000_000_000)
+    verdict = "drop" if "drop" in taking[-1] else "change"
+    return {
+        "table": "there",
+        "chain": chain,
+        "verdict": verdict,
+        "ratio_ppb": chance,
+        "packets": int(seen[0]["counter"]["packets"]),
+        "taken": int(counter["packets"]),
+    }
+
+
+def _is_random(match: Mapping[str, Any]) -> bool:
+    return isinstance(match.get("left"), dict) and "numgen" in match["left"]
+
+
+def value(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """A file or setting of one value (``cat``, ``sysctl -n``): ``value``. Raises ValueError where it can't be read."""
+    if code != 0 or not text.strip():
+        raise ValueError("no value")
+    return {"value": " ".join(text.split())}
+
+
+_ROUTE_FLAGS = frozenset({"linkdown", "dead", "rt_offload", "rt_trap", "unresolved"})
+
+
+def routes(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``ip -o -4 route show table main``: every route as the words that make it again, sorted; what the kernel adds
+    to tell of a link's state is left out.
+    """
+    if code != 0:
+        raise ValueError(f"exit code {code}")
+    lines = [line.replace("\\", " ").split() for line in text.splitlines() if line.strip()]
+    return {"routes": sorted([word for word in line if word not in _ROUTE_FLAGS] for line in lines)}
+
+
+def neighbours(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``ip -4 neighbour show dev X nud permanent``: the permanent entries, as the words that make them again."""
+    if code != 0:
+        raise ValueError(f"exit code {code}")
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    return {"neighbours": sorted([line[0], "lladdr", line[line.index("lladdr") + 1]] for line in lines)}
+
+
+def uplinks(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``ip -o -4 route show table main`` of a switch: its multipath routes (``routes``), the same with only the first
+    ``uplinks`` next hops or the first with ``weight`` (``narrowed``), and what there is: ``paths``, ``weights``.
+    """
+    found = [route for route in routes(text, code, variables)["routes"] if "nexthop" in route]
+    wanted = variables["port"]
+    narrowed, paths, weights = [], set(), set()
+    for route in found:
+        first = route.index("nexthop")
+        hops: list[list[str]] = []
+        for word in route[first:]:
+            if word == "nexthop":
+                hops.append([])
+            hops[-1].append(word)
+        paths.add(len(hops))
+        weights.add(",".join(hop[hop.index("weight") + 1] for hop in hops))
+        kept = [list(hop) for hop in hops[: int(wanted["uplinks"]) or None]]
+        kept[0][kept[0].index("weight") + 1] = str(wanted["weight"])
+        narrowed.append([*route[:first], *(word for hop in kept for word in hop)])
+    return {
+        "routes": found,
+        "narrowed": narrowed,
+        "paths": max(paths, default=1),
+        "heaviest": max((int(text.split(",")[0]) for text in weights), default=1),
+    }
+
+
+def ip_link(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``ip -j link show dev X``: MTU and administrative state."""
+    link = json.loads(text)[0]
+    return {"mtu": link["mtu"], "up": "UP" in link["flags"], "group": link.get("group", "default")}
+
+
+def nothing(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """A command that must succeed and tells no state."""
+    if code != 0:
+        raise ValueError(f"exit code {code}")
+    return {"there": True}
+
+
+PARSERS: dict[str, Parser] = {
+    parser.__name__: parser
+    for parser in (
+        root_qdisc,
+        child_red,
+        marker,
+        nft_table,
+        value,
+        routes,
+        neighbours,
+        uplinks,
+        ip_link,
+        nothing,
+    )
+}

@@ -1,0 +1,45 @@
+"""Ansible action: one phase of a fault's life on one host: ``prepare``, ``act`` or ``revert``.
+
+The one task of every role in ``faults/``. It runs on the controller, where the journal is, and reaches the host by
+its connection with raw commands: no Python is needed there, and one command reads or changes all ports of the
+host. It fails its host, and with it the play, before any change whose undo could not be written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from genie.errors import GenieError
+from genie.faults import life
+
+_PHASES = {"prepare": life.prepare, "act": life.act, "revert": life.revert}
+
+
+class ActionModule(ActionBase):
+    """``phase``: which part of the life; everything else is the host's variables (docs/add-a-fault.md)."""
+
+    _supports_check_mode = False
+    _VALID_ARGS = frozenset(("phase",))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Go through the phase; what it found is in ``genie``."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        phase = str(self._task.args.get("phase"))
+        if phase not in _PHASES:
+            raise AnsibleActionFail(f"genie_change: phase must be one of {', '.join(_PHASES)}, not {phase!r}")
+        try:
+            task = life.Task.from_variables(task_vars or {})
+            told = _PHASES[phase](task, self._shell)
+        except GenieError as error:
+            return result | {"failed": True, "msg": error.message, "genie": {"phase": phase}}
+        except OSError as error:
+            words = f"the journal of faults could not be written, so nothing is changed: {error}"
+            return result | {"failed": True, "msg": words, "genie": {"phase": phase}}
+        return result | {"changed": phase != "prepare", "genie": {"phase": phase, **told}}
+
+    def _shell(self, line: str) -> tuple[int, str, str]:
+        done = self._low_level_execute_command(line, executable="/bin/sh")
+        return int(done["rc"]), str(done["stdout"]), str(done["stderr"])
