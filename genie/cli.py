@@ -23,6 +23,7 @@ from genie.sweep import SweepResult, sweep_directory
 if TYPE_CHECKING:
     from genie.argv import CommandLine
     from genie.compose import Composed
+    from genie.results.aba import AbaDir
     from genie.results.rundir import RunDir
     from genie.schema import ExperimentConfig
 
@@ -228,6 +229,8 @@ def _report(arguments: list[str]) -> int:
         raise ConfigError(f"there is no option {odd[0]}", hint=USAGE["report"])
     if len(paths) != 1:
         raise ConfigError(f"expected one run directory, found {len(paths)}", hint=USAGE["report"])
+    if (Path(paths[0]) / "aba.json").is_file():
+        return _report_aba(Path(paths[0]), options)
     from genie.report import terminal
     from genie.results.rundir import RunDir
 
@@ -237,6 +240,35 @@ def _report(arguments: list[str]) -> int:
     text = terminal.render(rundir, color=sys.stdout.isatty())
     print(_nccl_table(rundir) if "--nccl-table" in options else text, end="")
     return _log(rundir) if "--log" in options else EXIT_OK
+
+
+def _report_aba(path: Path, options: set[str]) -> int:
+    """The folder of a protocol=aba: what its three arms say together."""
+    if "--nccl-table" in options:
+        raise ConfigError(f"'{path}' holds three runs", hint=f"genie report {path}/b --nccl-table")
+    from genie.report.aba import render_aba
+    from genie.results.aba import AbaDir
+
+    folder = AbaDir.open(path)
+    print(render_aba(folder, color=sys.stdout.isatty()), end="")
+    return _log_aba(folder) if "--log" in options else EXIT_OK
+
+
+def _log_aba(folder: AbaDir) -> int:
+    import yaml
+
+    from genie import track
+    from genie.schema import parse_config
+
+    arms = list(folder.arms().values())
+    if not arms:
+        raise ConfigError(f"'{folder.path}' holds no run", hint=USAGE["report"])
+    config = parse_config(yaml.safe_load(arms[0].config_yaml))
+    logged = track.log_aba(folder, config.tracking.mlflow, out=_folder_of_runs(folder.path, config.out))
+    if logged.problem:
+        raise EnvironmentUnfit(logged.problem)
+    print(logged.look)
+    return EXIT_OK
 
 
 def _nccl_table(rundir: RunDir) -> str:

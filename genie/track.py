@@ -16,15 +16,18 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import yaml
 
+from genie.report.aba import aba_markdown
 from genie.report.sweep import sweep_markdown
 from genie.report.terminal import render
+from genie.results.aba import FILE_NAME as ABA_FILE
+from genie.results.aba import AbaDir, AbaResult, compare_arms, ratio_of
 from genie.results.compare import Judgement, load_judgement
 from genie.results.records import digest
 from genie.results.rundir import RunDir
@@ -89,17 +92,89 @@ def log_sweep(runs: Sequence[RunDir], config: MlflowConfig, *, out: Path, name: 
 
     Never raises for what goes wrong with MLflow; ``problem`` counts what could not be logged.
     """
+    group = _Group("genie.sweep", name, sweep_markdown(runs), "sweep.md")
+    return _log_group(runs, group, config, out, "genie report RUN_DIR --log", force)
+
+
+def log_aba(folder: AbaDir, config: MlflowConfig, *, out: Path, force: bool = False) -> Logged:
+    """Log a baseline/fault/baseline: a parent run with what the arms say together, the arms nested below.
+
+    Never raises for what goes wrong with MLflow, as `log_sweep`. An arm that was never measured is not below it.
+    """
+    record, arms = folder.record, folder.arms()
+    result = record.result or compare_arms(arms, record)
+    tags = {
+        "genie.verdict": result.verdict,
+        "genie.recovered": result.recovered or "unknown",
+        "genie.fault": "+".join(record.faults),
+        "genie.protocol": "aba",
+        "genie.status": record.status,
+        "genie.run_dir": str(folder.path),
+        "genie.seed": str(record.seed),
+    }
+    group = _Group(
+        "genie.aba",
+        folder.path.name,
+        aba_markdown(result),
+        "aba.md",
+        tags,
+        _aba_metrics(result),
+        (folder.path / ABA_FILE,),
+        "FINISHED" if record.status == "finished" and result.verdict != "invalid" else "FAILED",
+    )
+    runs = [run for run in arms.values() if load_judgement(run) is not None]
+    logged = _log_group(runs, group, config, out, f"genie report {folder.path} --log", force)
+    if logged.run_id:
+        where = {"uri": logged.uri, "run_id": logged.run_id, "experiment_id": logged.experiment_id, "look": logged.look}
+        folder.set_tracking(where)
+    return logged
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A parent run: ``tag`` = ``name`` finds it again; ``note`` describes it and is its artifact ``file``."""
+
+    tag: str
+    name: str
+    note: str
+    file: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    artifacts: tuple[Path, ...] = ()
+    status: str = "FINISHED"
+
+
+def _log_group(
+    runs: Sequence[RunDir], group: _Group, config: MlflowConfig, out: Path, later: str, force: bool
+) -> Logged:
     uri = tracking_uri(config, out)
     try:
-        parent = _Store(uri, config.experiment, out).log_parent(runs, name)
-    except Exception as error:  # as above
-        return Logged(uri, "", "", "", _problem(uri, error, "genie report RUN_DIR --log"))
+        parent = _Store(uri, config.experiment, out).log_parent(runs, group)
+    except Exception as error:  # as in log_run
+        return Logged(uri, "", "", "", _problem(uri, error, later))
     children = [log_run(run, config, out=out, parent=parent.run_id, force=force) for run in runs]
     failed = [child.problem for child in children if child.problem]
     if failed:
         problem = f"{len(failed)} of {len(runs)} runs are not logged: {failed[0]}"
         return Logged(uri, parent.run_id, parent.experiment_id, parent.look, problem)
     return parent
+
+
+def _aba_metrics(result: AbaResult) -> dict[str, float]:
+    """Metric name with unit → value of the parent run; what was not measured is not there."""
+    ratios = {
+        "slowdown_median_ratio": ratio_of(result.median),
+        "slowdown_p99_ratio": ratio_of(result.p99),
+        "slowdown_exposed_comm_ratio": result.exposed,
+        "recovery_median_ratio": ratio_of(result.recovery),
+    }
+    values: dict[str, float] = {}
+    for name, ratio in ratios.items():
+        if ratio is not None:
+            values |= {
+                name: ratio.value, f"uncertainty/{name}_low": ratio.low, f"uncertainty/{name}_high": ratio.high
+            }  # fmt: skip
+    return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 def _logged_before(uri: str, known: Mapping[str, str], parent: str) -> Logged:
@@ -208,22 +283,28 @@ class _Store:
         self.client.set_terminated(run_id, status=_STATUS.get(run.status[0], "FAILED"), end_time=ended)
         return self._logged(run_id)
 
-    def log_parent(self, runs: Sequence[RunDir], name: str) -> Logged:
-        """The run that holds a sweep; made once for a name."""
-        note = sweep_markdown(runs)
-        found = self._find("genie.sweep", name)
+    def log_parent(self, runs: Sequence[RunDir], group: _Group) -> Logged:
+        """The run that holds others; made once for a name."""
+        from mlflow.entities import Metric
+
+        starts = [run.manifest.created_ns // 1_000_000 for run in runs]
+        found = self._find(group.tag, group.name)
         if found:
             run_id = found[0].info.run_id
         else:
-            starts = [run.manifest.created_ns // 1_000_000 for run in runs]
-            tags = {"genie.sweep": name, "mlflow.source.name": "genie"}
+            tags = {group.tag: group.name, "mlflow.source.name": "genie"}
             made = self.client.create_run(
-                self.experiment_id, start_time=min(starts, default=None), tags=tags, run_name=name
+                self.experiment_id, start_time=min(starts, default=None), tags=tags, run_name=group.name
             )
             run_id = made.info.run_id
-        self.client.set_tag(run_id, "mlflow.note.content", _cut(note, TAG_MOST, "the run directories"))
-        self.client.log_text(run_id, note, "sweep.md")
-        self.client.set_terminated(run_id, status="FINISHED")
+        for key, value in {**group.tags, "mlflow.note.content": group.note}.items():
+            self.client.set_tag(run_id, key, _cut(value, TAG_MOST, "the run directories"))
+        at = min(starts, default=0)
+        self.client.log_batch(run_id, metrics=[Metric(name, value, at, 0) for name, value in group.metrics.items()])
+        self.client.log_text(run_id, group.note, group.file)
+        for path in group.artifacts:
+            self.client.log_artifact(run_id, str(path))
+        self.client.set_terminated(run_id, status=group.status)
         # sorted by time the page folds nested runs below their parent and then draws nothing; sorted by a metric it
         # shows them side by side
         wanted, order = quote(f"tags.`mlflow.parentRunId` = '{run_id}'"), quote("metrics.`iteration_time_median_ms`")

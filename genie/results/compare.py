@@ -151,11 +151,11 @@ def compare(
     ours, theirs = run.iteration.each_ns, baseline.iteration.each_ns
     count = min(len(ours), len(theirs))
     enough, tail_enough = count >= thresholds.median_least_iterations, count >= thresholds.p99_least_iterations
-    median = _slowdown(
+    median = weigh(
         "median", statistics.ratio(ours, theirs, statistics.rows_median, seed),
         statistics.between_runs_margin([i.median.value for i in pool], thresholds.median_prior_sd), thresholds, enough,
     )  # fmt: skip
-    p99 = _slowdown(
+    p99 = weigh(
         "p99", statistics.ratio(ours, theirs, statistics.rows_p99, seed),
         statistics.between_runs_margin([i.p99.value for i in pool], thresholds.p99_prior_sd), thresholds, tail_enough,
     )  # fmt: skip
@@ -178,7 +178,8 @@ def compare(
     return Comparison(name, run_id, len(pool), median, p99, exposed, tuple(rows), tuple(windowed))
 
 
-def _slowdown(name: str, ratio: Estimate, margin: float, thresholds: Thresholds, judged: bool) -> Slowdown:
+def weigh(name: str, ratio: Estimate, margin: float, thresholds: Thresholds, judged: bool) -> Slowdown:
+    """A ratio with its verdict: what of its interval lies beyond what chance does. "" where not ``judged``."""
     limit = 1 + max(thresholds.tolerance_ratio, margin)
     if not judged or math.isnan(ratio.low):
         verdict = ""
@@ -289,9 +290,13 @@ def _why_invalid(
     if run.plan.shaped and busy is None:
         return "the load of this machine was not recorded (host.json), so its CPUs may have set the pace"
     if run.plan.shaped and busy is not None and busy > thresholds.cpu_busy_ratio:
+        what = "emulator saturated: the CPUs were" if run.plan.one_clock else "hosts saturated: the CPUs of one were"
+        cure = "lower the link rates or raise fabric.time_dilation"
+        if not run.plan.one_clock:
+            cure = "stop what else runs there, or set transport.spin=0"
         return (
-            f"emulator saturated: the CPUs were {busy:.0%} busy (limit {thresholds.cpu_busy_ratio:.0%}), so they, "
-            "not the network, set the pace; lower the link rates or raise fabric.time_dilation"
+            f"{what} {busy:.0%} busy (limit {thresholds.cpu_busy_ratio:.0%}), so they, "
+            f"not the network, set the pace; {cure}"
         )
     known = {fault.name for fault in faults}
     for planned in run.manifest.faults:

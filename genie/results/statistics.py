@@ -97,15 +97,24 @@ def estimate(values: Sequence[float] | Floats, statistic: Statistic, seed: int) 
 
 def ratio(over: Sequence[float], under: Sequence[float], statistic: Statistic, seed: int) -> Estimate:
     """``statistic(over) / statistic(under)``, both resampled independently. Raises ValueError for no values."""
-    a, b = np.asarray(over, dtype=np.float64), np.asarray(under, dtype=np.float64)
-    if not len(a) or not len(b):
+    return pooled_ratio(over, (under,), statistic, seed)
+
+
+def pooled_ratio(over: Sequence[float], unders: Sequence[Sequence[float]], statistic: Statistic, seed: int) -> Estimate:
+    """`ratio` with all of ``unders`` together below the line, each resampled by itself: blocks never span two series.
+
+    Raises ValueError for no values.
+    """
+    a, series = np.asarray(over, dtype=np.float64), [np.asarray(s, dtype=np.float64) for s in unders if len(s)]
+    if not len(a) or not series:
         raise ValueError("no values to compare")
-    base = float(statistic(b[None, :])[0])
+    base = float(statistic(np.concatenate(series)[None, :])[0])
     if base <= 0:
         return Estimate(math.nan, math.nan, math.nan)
     value = float(statistic(a[None, :])[0]) / base
     rng = np.random.default_rng(seed)
-    drawn_a, drawn_b = statistic(resample(a, rng)), statistic(resample(b, rng))
+    drawn_a = statistic(resample(a, rng))
+    drawn_b = statistic(np.concatenate([resample(s, rng) for s in series], axis=1))
     sound = drawn_b > 0
     if not sound.any():
         return Estimate(value, math.nan, math.nan)

@@ -212,7 +212,8 @@ class Watched:
         self.switch = tmp_path / "KILL"
         safety = SafetyConfig(kill_switch=str(self.switch), stop=StopConfig(**stop))
         radius = blast_radius([fault(*HOST_LINK)] if plans is None else plans, NETWORK)
-        self.guard = Guard(safety, radius, self._read, self.clock)
+        self.fired = []
+        self.guard = Guard(safety, radius, self._read, on_fire=self.fired.append, clock=self.clock)
         self.guard.begin(self._read())
         self.reads = 0
 
@@ -259,6 +260,7 @@ def test_the_kill_switch_stops_a_run(tmp_path):
     watched.switch.touch()
     with pytest.raises(RunAborted, match=r"^stopped: the kill switch .* is there"):
         watched.look()
+    assert watched.fired == [f"the kill switch {watched.switch} is there"]
 
 
 def test_a_stall_stops_a_run(tmp_path):
