@@ -7,15 +7,33 @@ host. It fails its host, and with it the play, before any change whose undo coul
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+import yaml
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 
 from genie.errors import GenieError
 from genie.faults import life
+from genie.paths import roles_dir
 
 _PHASES = {"prepare": life.prepare, "act": life.act, "revert": life.revert}
+
+
+@cache
+def _specification(role: str) -> dict[str, Any]:
+    text = (roles_dir() / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8")
+    options: dict[str, Any] = yaml.safe_load(text)["argument_specs"]["main"]["options"]
+    return options
+
+
+def _wrong_arguments(told: dict[str, Any]) -> str:
+    """What the role's meta/argument_specs.yml says against these variables; "" if nothing."""
+    options = _specification(str(told["genie_role"]))
+    given = {name: told[name] for name in options if name in told}
+    return "; ".join(ArgumentSpecValidator(options).validate(given).error_messages)
 
 
 class ActionModule(ActionBase):
@@ -30,6 +48,9 @@ class ActionModule(ActionBase):
         phase = str(self._task.args.get("phase"))
         if phase not in _PHASES:
             raise AnsibleActionFail(f"genie_change: phase must be one of {', '.join(_PHASES)}, not {phase!r}")
+        wrong = _wrong_arguments({**(task_vars or {}), "genie_phase": phase})
+        if wrong:
+            raise AnsibleActionFail(f"arguments of the role: {wrong}")
         try:
             task = life.Task.from_variables(task_vars or {})
             told = _PHASES[phase](task, self._shell)
