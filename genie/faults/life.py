@@ -81,9 +81,9 @@ class Task:
             window=warden.Window(**json.loads(told["genie_window_json"])),
             is_whole=bool(told["genie_is_whole"]),
             ttl_ns=int(told["genie_ttl_ns"]),
-            warden=str(told["genie_warden"]),
+            warden=str(told["genie_warden"] or ""),
             state=str(told["genie_state"]),
-            lock=str(told["genie_lock"]),
+            lock=str(told["genie_lock"] or ""),  # Ansible makes None of an empty text
         )
 
     @property
