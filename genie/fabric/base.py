@@ -59,6 +59,7 @@ class Capabilities:
     faults: bool
     marker: str  # "bpf", "red" or "none"
     reasons: Mapping[str, str]
+    delay: bool = False
     one_clock: bool = True  # every node reads this machine's CLOCK_MONOTONIC
 
 

@@ -100,10 +100,13 @@ class NetnsFabric:
             )
         if not found.has("nft") and not found.has("netem"):
             reasons["loss"] = f"{found.missing['nft']}; {found.missing['netem']}"
+        if not found.has("detour"):
+            reasons["delay"] = found.missing["detour"]
         return Capabilities(
             shaping="shaping" not in reasons,
             ecn="ecn" not in reasons,
             loss="loss" not in reasons,
+            delay="delay" not in reasons,
             faults=True,
             marker=marker,
             reasons=reasons,
@@ -351,7 +354,7 @@ class NetnsFabric:
 
 
 _FAILED_LINE = re.compile(r"Command failed -:(\d+)")
-_FEATURES = ("shaping", "ecn", "loss", "faults")
+_FEATURES = ("shaping", "ecn", "loss", "delay", "faults")
 
 
 def _choose_marker(found: Probe) -> str:

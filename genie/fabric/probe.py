@@ -30,6 +30,12 @@ _QDISC_TRIALS = {
     "fq_codel": "root fq_codel",
     "clsact": "clsact",
 }
+_DETOUR_TRIAL = (
+    ("ip", "link", "add", "name", "probe2", "type", "ifb"),
+    ("tc", "qdisc", "add", "dev", "probe2", "root", "netem", "delay", "1ms"),
+    ("tc", "filter", "add", "dev", _DEVICE, "ingress", "pref", "7", "protocol", "all", "matchall",
+     "action", "mirred", "egress", "redirect", "dev", "probe2"),
+)  # fmt: skip
 _LOSS_TRIAL = f"""table netdev genie_probe {{
   chain trial {{ type filter hook ingress device "{_DEVICE}" priority 0; numgen random mod 1000 < 1 counter drop; }}
 }}
@@ -83,7 +89,7 @@ def _try_all(client: HolderClient) -> dict[str, str]:
     missing: dict[str, str] = {}
     made = client.run("", ["ip", "link", "add", "name", _DEVICE, "type", "veth", "peer", "name", "probe1"])
     if made.returncode != 0:
-        return dict.fromkeys([*_QDISC_TRIALS, "nft", "bpf"], f"no veth interfaces: {_first_line(made)}")
+        return dict.fromkeys([*_QDISC_TRIALS, "nft", "detour", "bpf"], f"no veth interfaces: {_first_line(made)}")
     for kind, arguments in _QDISC_TRIALS.items():
         # One after the other: each takes the place of the one before as the interface's root.
         verb = "add" if kind == "clsact" else "replace"
@@ -96,6 +102,11 @@ def _try_all(client: HolderClient) -> dict[str, str]:
             missing["nft"] = f"nft refused a drop rule: {_first_line(nft)}"
     except RunAborted as error:
         missing["nft"] = error.message
+    for argv in _DETOUR_TRIAL:
+        tried = client.run("", argv, timeout_s=_TIMEOUT_S)
+        if tried.returncode != 0:
+            missing["detour"] = f"packets cannot be delayed: {' '.join(argv)}: {_first_line(tried)}"
+            break
     refusal = missing.get("clsact") or _try_marker(client)
     if refusal:
         missing["bpf"] = refusal

@@ -6,13 +6,14 @@ the key, what was expected and what was found.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
 from genie.errors import ConfigError, PlanError, closest
 from genie.faults.recipe import Parameter
 from genie.topology.model import Port
-from genie.units import format_rate, parse_bytes, parse_ns, parse_rate_bps, parse_ratio
+from genie.units import format_ns, format_rate, parse_bytes, parse_ns, parse_rate_bps, parse_ratio
 
 if TYPE_CHECKING:
     from genie.faults.plan import RunFacts
@@ -28,8 +29,8 @@ def convert(
     """The names and values under which a role is given a parameter, for one target.
 
     ``rate`` → ``NAME_bps`` on the wire (dilated, whole bytes a second); ``ratio`` → ``NAME_ppb``; ``bytes`` →
-    ``NAME_bytes``; ``time`` → ``NAME_ns``; ``number`` and ``choice`` → ``NAME``; ``host`` → ``NAME`` and
-    ``NAME_address``. Raises ConfigError or PlanError.
+    ``NAME_bytes``; ``time`` → ``NAME_ns`` on the wire (dilated); ``number`` and ``choice`` → ``NAME``; ``host`` →
+    ``NAME`` and ``NAME_address``. Raises ConfigError or PlanError.
     """
     key = f"fault.{fault}.parameters.{parameter.name}"
     if isinstance(said, bool) or not isinstance(said, str | int | float):
@@ -42,7 +43,7 @@ def convert(
         case "bytes":
             return {f"{parameter.name}_bytes": _bytes(key, parameter, said, target, port)}
         case "time":
-            return {f"{parameter.name}_ns": parse_ns(str(said), key=key)}
+            return {f"{parameter.name}_ns": _time(key, parameter, said, facts)}
         case "number":
             return {parameter.name: _number(key, parameter, said)}
         case "choice":
@@ -113,6 +114,14 @@ def _number(key: str, parameter: Parameter, said: str | float) -> int:
     try:
         number = float(said)
     except ValueError:
+def _time(key: str, parameter: Parameter, said: str | float, facts: RunFacts) -> int:
+    wire_ns = round(parse_ns(str(said), key=key) * facts.time_dilation)
+    if not (parameter.least or 0) <= wire_ns <= (parameter.most or math.inf):
+        dilated = f", which is {format_ns(wire_ns)} on the wire" if facts.time_dilation != 1 else ""
+        raise PlanError(f"{key}: expected {parameter.help}, found {said}{dilated}")
+    return wire_ns
+
+
         raise ConfigError(f"expected {parameter.help}, found {said!r}", key=key) from None
     if not number.is_integer() or not (parameter.least or 0) <= number <= (parameter.most or 2**31):
         raise ConfigError(

@@ -168,6 +168,62 @@ def ip_link(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any
 
 def nothing(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
     """A command that must succeed and tells no state."""
+def pace(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``genie-agent pace get``: the stretch of a host's compute, in thousandths."""
+    if code != 0:
+        raise ValueError("no pace")
+    return {"stretch_milli": json.loads(text)["stretch_milli"]}
+
+
+def load_status(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``genie-load status``: whether it sends, and at which rate (none where it does not)."""
+    if code != 0:
+        raise ValueError("no status")
+    told = json.loads(text)
+    sending = told["state"] == "sending"
+    return {"sending": sending, "rate_bps": told["rate_bps"] if sending else 0}
+
+
+def trial(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """A command that tries what the change needs where it hurts nobody: ``trial`` is "works", or what it said."""
+    said = " ".join(text.split())
+    return {"trial": "works" if code == 0 and said.endswith("works") else said or f"exit code {code}"}
+
+
+def netem(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``tc -s -j qdisc show dev DEVICE``: its netem; ``queue`` "none" where there is no such device."""
+    if code == 1 and not text.strip():
+        return {"queue": "none"}
+    root = next(queue for queue in json.loads(text) if queue.get("root"))
+    if root["kind"] != "netem":
+        return {"queue": root["kind"]}
+    delay = root["options"]["delay"]
+    return {
+        "queue": "netem",
+        "delay_ns": round(delay["delay"] * 1e9),
+        "jitter_ns": round(delay["jitter"] * 1e9),
+        "packets": root["packets"],
+        "drops": root["drops"],
+    }
+
+
+def ingress_hook(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``tc -j qdisc show dev X``: what can hold filters of arriving packets: "clsact", "ingress" or "none"."""
+    kinds = [queue["kind"] for queue in json.loads(text)]
+    return {"hook": next((kind for kind in kinds if kind in ("clsact", "ingress")), "none")}
+
+
+def ingress_filters(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``tc -j filter show dev X ingress``: "redirect to DEVICE" for one that sends everything there, else kinds."""
+    rules = [rule for rule in json.loads(text or "[]") if "options" in rule]
+    said = []
+    for rule in rules:
+        action = next(iter(rule["options"].get("actions", ())), {})
+        redirects = rule["kind"] == "matchall" and action.get("mirred_action") == "redirect"
+        said.append(f"redirect to {action['to_dev']}" if redirects else rule["kind"])
+    return {"filters": ", ".join(said) or "none"}
+
+
     if code != 0:
         raise ValueError(f"exit code {code}")
     return {"there": True}
@@ -187,4 +243,10 @@ PARSERS: dict[str, Parser] = {
         ip_link,
         nothing,
     )
+        pace,
+        load_status,
+        trial,
+        netem,
+        ingress_hook,
+        ingress_filters,
 }

@@ -253,6 +253,24 @@ def _siblings(observed: Observed, node: str, used: list[str]) -> list[str]:
     return [name for name in own if name.rpartition("/")[2].rstrip("0123456789") in kinds]
 
 
+# ---- longer cables ------------------------------------------------------------------------------------------------
+
+
+def _judge_delayed(plan: FaultPlan, observed: Observed) -> Judged:
+    """Packets took the detour, and none was lost in it."""
+    facts: dict[str, float] = {}
+    checks: list[Check] = []
+    for change in plan.changes:
+        # Each window has its own queue, so its own counters; within one they only rise.
+        states = observed.states.get(change.target, ())
+        packets, lost = (sum(int(state.get(key, 0)) for state in states) for key in ("packets", "drops"))
+        facts |= {f"{change.target}.delayed": packets, f"{change.target}.delay_ns": int(change.values["delay_ns"])}
+        checks.append(Check(f"losses in the detour of {change.target}", "0", str(lost), lost == 0, port=change.target))
+    delayed = sum(int(value) for key, value in facts.items() if key.endswith(".delayed"))
+    checks.append(_exercised("packets were delayed", "at least 1", str(delayed), delayed > 0))
+    return checks, facts
+
+
 def _judge_no_change(plan: FaultPlan, observed: Observed) -> Judged:
     return [_exercised("the control was armed and read back", "on every node", f"on {len(plan.nodes)}", True)], {}
 
@@ -265,5 +283,6 @@ RULES: dict[str, Rule] = {
     "rewritten": Rule(_nothing, _judge_rewritten),
     "oversize_dropped": Rule(_read_drops, _judge_oversize),
     "uplinks_uneven": Rule(_nothing, _judge_uplinks),
+    "delayed": Rule(_nothing, _judge_delayed),
     "no_change": Rule(_nothing, _judge_no_change),
 }

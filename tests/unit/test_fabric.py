@@ -104,7 +104,7 @@ def test_without_namespaces_nothing_can_be_had_and_building_says_why(monkeypatch
     fabric = fabric_with(monkeypatch, tmp_path, Probe("no private network here", "fabric=loopback", False, (), {}))
     found = fabric.capabilities()
     assert (found.shaping, found.ecn, found.loss, found.faults) == (False, False, False, False)
-    assert set(found.reasons) == {"shaping", "ecn", "loss", "faults"}
+    assert set(found.reasons) == {"shaping", "ecn", "loss", "delay", "faults"}
     with pytest.raises(EnvironmentUnfit, match="no private network here"):
         fabric.build()
 

@@ -20,7 +20,7 @@ from genie.topology.config import LeafSpineConfig
 from genie.topology.model import Ecn, Link, Node, Port, PortModel, Topology
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "faults"
-ALL_CAN = Capabilities(shaping=True, ecn=True, loss=True, faults=True, marker="bpf", reasons={})
+ALL_CAN = Capabilities(shaping=True, ecn=True, loss=True, delay=True, faults=True, marker="bpf", reasons={})
 UPLINKS = [f"leaf{i}/spine{j}" for i in (0, 1) for j in (0, 1)]
 EXACT = RunFacts(packets="exact", congestion_control="cubic", seed=1)
 
