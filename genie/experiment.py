@@ -2,7 +2,8 @@
 
 `plan` decides everything before the network is touched (`genie.plan`); `run` acts on it through one fabric and
 writes a run directory, the source of truth; what people see is made from that. The command line calls both.
-Backends, collectives, fault commands and statistics live behind the names imported here.
+A `Session` is the fabric of one run, or of several (`genie.aba`). Backends, collectives, fault commands and statistics
+live behind the names imported here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import errno
 import ipaddress
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,12 +27,15 @@ from genie.errors import (
     EXIT_INVALID,
     EXIT_OK,
     EXIT_VERDICT_FAILED,
+    FaultRefused,
     GenieError,
     RankFailed,
     RunAborted,
 )
 from genie.fabric import open_fabric
 from genie.fabric.base import Fabric
+from genie.faults.audit import AuditLog
+from genie.faults.safety import Guard, blast_radius
 from genie.faults.session import FaultSession
 from genie.launch.agents import Agents, Assignment, Race, ending
 from genie.launch.blame import explain
@@ -49,8 +53,6 @@ if TYPE_CHECKING:
     from genie.faults.evidence import EvidenceRecord
     from genie.sweep import SweepResult
 
-plan: Callable[[schema.ExperimentConfig], Plan] = make_plan
-
 DEFAULT_SAMPLE_INTERVAL_NS = 10_000_000
 SAMPLER_PATIENCE_S = 5.0
 SILENCE_MARGIN_S = 2.0
@@ -60,12 +62,33 @@ LISTEN_PORT = 7000
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended: its directory, the judgement (None if it was never measured), and the exit code."""
+    """How a run ended: its directory, the judgement (None if it was never measured), and the exit code.
+
+    ``arms`` are the run directories of ``protocol=aba``, whose ``path`` is the folder that holds them.
+    """
 
     path: Path
     judgement: Judgement | None
     exit_code: int
     config: schema.ExperimentConfig
+    arms: tuple[RunDir, ...] = ()
+
+    @property
+    def runs(self) -> tuple[RunDir, ...]:
+        """Every run directory it made."""
+        return self.arms or (RunDir.open(self.path),)
+
+
+def plan(config: schema.ExperimentConfig) -> Plan:
+    """Decide one experiment (`genie.plan.make_plan`). A refusal for safety is a line of the audit log."""
+    try:
+        return make_plan(config)
+    except FaultRefused as error:
+        if not config.dry_run:
+            audit = AuditLog(Path(config.out))
+            for name, fault in config.fault.items():
+                audit.write("refused", name, fault.selectors, result=error.message)
+        raise
 
 
 def run(plan: Plan, *, reproduce: str = "", parent: str = "") -> RunResult:
@@ -75,6 +98,10 @@ def run(plan: Plan, *, reproduce: str = "", parent: str = "") -> RunResult:
     every fault are gone by then.
     """
     try:
+        if plan.config.protocol == "aba":
+            from genie import aba
+
+            return aba.run(plan, reproduce=reproduce, parent=parent)
         return _run(plan, reproduce, parent)
     except BrokenPipeError:
         raise
@@ -82,26 +109,62 @@ def run(plan: Plan, *, reproduce: str = "", parent: str = "") -> RunResult:
         raise _cannot_write(plan, error) from error
 
 
+class Session:
+    """A fabric that is built once, for one run or for several in a row. A context manager; leaving it destroys it."""
+
+    def __init__(self, plan: Plan, folder: Path, say: Narrator) -> None:
+        """``folder`` takes what the fabric itself has to say (``fabric.log``)."""
+        self._say = say
+        self.fabric = open_fabric(plan.config.fabric, plan.topology, folder)
+
+    def __enter__(self) -> Session:
+        self._say.phase("building the fabric")
+        try:
+            self.fabric.build()
+        except BaseException:
+            self.fabric.destroy()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.fabric.destroy()
+
+
 def _run(plan: Plan, reproduce: str, parent: str) -> RunResult:
-    config = plan.config
     directory = _create(plan, reproduce, parent)
     say = Narrator(plan.iterations, len(plan.programs))
     try:
-        with say:
-            _race(plan, directory, say)
-        directory.mark_ended("finished")
+        with _recorded(directory), say, Session(plan, directory.path, say) as session:
+            _race(plan, session.fabric, directory, say)
     except GenieError as error:
-        _mark_aborted(directory, error.message)
         _conclude_aborted(plan, directory, error)
         raise
-    except BaseException as error:
-        _mark_aborted(directory, "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error))
-        if isinstance(error, KeyboardInterrupt) and (directory.path / "counters.json").is_file():
+    except KeyboardInterrupt:
+        if (directory.path / "counters.json").is_file():
             shown = terminal.shown_path(directory.path)
             print(f"what was measured until then: genie report {shown}", file=sys.stderr)
         raise
     judgement = _conclude(plan, directory)
-    return RunResult(directory.path, judgement, _exit_code(judgement, config.expect), config)
+    return RunResult(directory.path, judgement, _exit_code(judgement, plan.config.expect), plan.config)
+
+
+def run_on(
+    session: Session, plan: Plan, say: Narrator, *, reproduce: str, parent: str, baseline: str = "auto"
+) -> RunDir:
+    """One run on a fabric that is there already, measured and judged but not shown: an arm of a larger experiment.
+
+    Raises the GenieError that ended it, after what there is of it was measured.
+    """
+    directory = _create(plan, reproduce, parent)
+    try:
+        with _recorded(directory):
+            _race(plan, session.fabric, directory, say)
+    except GenieError:
+        with contextlib.suppress(GenieError, OSError):  # that the arm failed is the news, not that it left nothing
+            _measure(plan, directory, baseline)
+        raise
+    _measure(plan, directory, baseline)
+    return directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +179,7 @@ def finish_sweep(results: Sequence[SweepResult], directory: Path) -> SweepSummar
     from genie import track
 
     done = [result for result in results if result.run is not None]
-    runs = [RunDir.open(result.run.path) for result in done]
+    runs = [run for result in done for run in result.run.runs]
     lines = [f"sweep: {len(results)} runs, {len(results) - len(done)} of them without a result"]
     lines += [f"  {result.label}: {result.error}" for result in results if result.run is None and result.error]
     if runs:
@@ -134,27 +197,42 @@ def finish_sweep(results: Sequence[SweepResult], directory: Path) -> SweepSummar
 # -- the acts -----------------------------------------------------------------------------------------------------
 
 
-def _race(plan: Plan, directory: RunDir, say: Narrator) -> None:
-    """Build, connect, break, race, mend. Whatever happens, faults are reverted and the fabric is destroyed."""
-    evidence: Sequence[EvidenceRecord] = ()
-    with ExitStack() as undo:
-        say.phase("building the fabric")
-        fabric = open_fabric(plan.config.fabric, plan.topology, directory.path)
-        undo.callback(fabric.destroy)
-        fabric.build()
+@contextlib.contextmanager
+def _recorded(directory: RunDir) -> Iterator[None]:
+    """Whatever ends the run, its manifest says so."""
+    try:
+        yield
+    except GenieError as error:
+        _mark_aborted(directory, error.message)
+        raise
+    except BaseException as error:
+        _mark_aborted(directory, "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error))
+        raise
+    directory.mark_ended("finished")
 
+
+def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
+    """Connect, break, race, mend. Whatever happens, faults are reverted and no agent is left."""
+    evidence: Sequence[EvidenceRecord] = ()
+    audit = AuditLog(Path(plan.config.out), run=str(directory.path), run_id=directory.manifest.run_id)
+    guard = _guard(plan, fabric, audit, say)
+    with ExitStack() as undo:
         say.phase("connecting the ranks")
         agents = undo.enter_context(_agents(plan, directory, fabric, say))
         agents.muster(_assignments(plan, directory, fabric))
 
-        faults = FaultSession(plan.faults, fabric, directory.path / "faults.journal", directory.path)
+        safety = plan.config.safety
+        faults = FaultSession(
+            plan.faults, fabric, directory.path / "faults.journal", directory.path, ttl_ns=safety.ttl_ns
+        )
         if plan.faults:
             say.phase(f"applying {', '.join(fault.name for fault in plan.faults)}")
-            undo.callback(_mend, faults, directory, lambda: evidence)
-            faults.apply()
+            undo.callback(_mend, faults, directory, audit, say, lambda: evidence)
+            _break(faults, audit)
 
         before = fabric.counters()
         directory.write_counters(before, None)
+        guard.begin(before)
         sampler = fabric.start_sampler(directory.ports_path, _sample_interval_ns(plan))
         directory.mark_running()
         say.phase("running")
@@ -164,8 +242,10 @@ def _race(plan: Plan, directory: RunDir, say: Narrator) -> None:
             def watch(progress: Mapping[int, Progress]) -> None:
                 load.sample()
                 say.progress(progress)
+                faults.progress(min((rank.iteration for rank in progress.values()), default=0))
+                guard.look(progress)
 
-            race = agents.race(None, watch)
+            race = agents.race(None, watch, faults.start)
         if sampler is not None:
             sampler.close_stdin()
             sampled = sampler.wait(SAMPLER_PATIENCE_S)  # it takes a last sample and trims its file
@@ -182,7 +262,27 @@ def _race(plan: Plan, directory: RunDir, say: Narrator) -> None:
         )
 
 
-def _mend(faults: FaultSession, directory: RunDir, evidence: Callable[[], Sequence[EvidenceRecord]]) -> None:
+def _break(faults: FaultSession, audit: AuditLog) -> None:
+    """Apply the faults, each with its lines in the audit log: what is going to be done, and what became of it."""
+    for fault in faults.plans:
+        audit.write("planned", fault.name, fault.targets, risk=fault.risk, window=fault.config.window.describe())
+    try:
+        applied = faults.apply()
+    except GenieError as error:
+        for fault in faults.plans:
+            audit.write("refused", fault.name, fault.targets, result=error.message)
+        raise
+    for record in applied:
+        audit.write("applied", record.fault, record.ports, nodes=record.nodes, armed=record.action == "armed")
+
+
+def _mend(
+    faults: FaultSession,
+    directory: RunDir,
+    audit: AuditLog,
+    say: Narrator,
+    evidence: Callable[[], Sequence[EvidenceRecord]],
+) -> None:
     try:
         faults.revert()
     except KeyboardInterrupt:
@@ -190,19 +290,48 @@ def _mend(faults: FaultSession, directory: RunDir, evidence: Callable[[], Sequen
         raise
     finally:
         directory.write_faults(fault_outcomes(faults, evidence()))
+        for record in faults.records:
+            if record.action == "reverted":
+                result = "ok" if record.ok else record.message
+                _note_in(audit, say, "reverted", record.fault, record.ports, result=result, nodes=record.nodes)
+
+
+def _note_in(audit: AuditLog, say: Narrator, action: str, fault: str, targets: Sequence[str], **more: Any) -> None:
+    """What has happened already is not undone for the lack of a line about it."""
+    try:
+        audit.write(action, fault, targets, **more)
+    except RunAborted as error:
+        say.note(error.message)
+
+
+def _guard(plan: Plan, fabric: Fabric, audit: AuditLog, say: Narrator) -> Guard:
+    def fired(why: str) -> None:
+        for fault in plan.faults:
+            _note_in(audit, say, "fired", fault.name, fault.targets, result=why)
+
+    return Guard(plan.config.safety, blast_radius(plan.faults, plan.topology), fabric.counters, on_fire=fired)
+
+
+def _measure(plan: Plan, directory: RunDir, baseline: str) -> Judgement | None:
+    """Measure, judge, draw: all from the run directory. None where nothing was recorded."""
+    from genie.results.timeline import write_timeline
+
+    if not any(directory.path.glob("events/*.evt")):
+        return None
+    judgement = judge_and_store(directory, runs_root=Path(plan.config.out), baseline=baseline)
+    if plan.config.report.timeline:
+        write_timeline(directory)
+    return judgement
 
 
 def _conclude(plan: Plan, directory: RunDir) -> Judgement | None:
-    """Measure, judge, draw, print, log: all from the run directory. None where nothing was measured."""
+    """Measure, then print and log. None where nothing was measured."""
     from genie import track
-    from genie.results.timeline import write_timeline
 
     config = plan.config
-    if not any(directory.path.glob("events/*.evt")):
+    judgement = _measure(plan, directory, config.baseline)
+    if judgement is None:
         return None
-    judgement = judge_and_store(directory, runs_root=Path(config.out), baseline=config.baseline)
-    if config.report.timeline:
-        write_timeline(directory)
     terminal.print_report(Console(highlight=False), directory)
     if config.tracking.mlflow.enabled and not directory.manifest.parent:
         logged = track.log_run(directory, config.tracking.mlflow, out=Path(config.out))
@@ -322,4 +451,4 @@ def _exit_code(judgement: Judgement | None, expect: str | None) -> int:
     return EXIT_OK
 
 
-__all__ = ["RunResult", "SweepSummary", "finish_sweep", "plan", "run"]
+__all__ = ["RunResult", "Session", "SweepSummary", "finish_sweep", "plan", "run", "run_on"]

@@ -28,6 +28,7 @@ from genie.engine.wire import EVENT
 from genie.errors import ConfigError, EnvironmentUnfit, PlanError, closest
 from genie.fabric import open_fabric
 from genie.fabric.base import Capabilities
+from genie.faults import safety
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
 from genie.results.compare import named_baseline
 from genie.results.records import PlanRecord, to_plain
@@ -78,6 +79,8 @@ class Plan:
 def make_plan(config: ExperimentConfig) -> Plan:
     """Decide one experiment. Raises a GenieError that names what does not fit; touches nothing."""
     hashes = _hashes(config)
+    if not config.dry_run:
+        safety.refuse_killed(config.safety)
     _refuse_before_work(config, hashes)
     trace = workload.load(config.workload)
     checked = check(trace)
@@ -116,9 +119,11 @@ def make_plan(config: ExperimentConfig) -> Plan:
         # Only where packets take paths: on the shared loopback a fixed port may belong to somebody else.
         seed=config.seed if capabilities.shaping else None,
     )
-    _refuse_no_room(Path(config.out), programs, settings)
+    _refuse_no_room(Path(config.out), programs, settings, arms=3 if config.protocol == "aba" else 1)
     rates_bps = _host_rates(network) if capabilities.shaping else {}
     prediction = predict(programs, host_of_rank, rates_bps, HOP_LATENCY_NS) if rates_bps else None
+    predicted_ns = prediction.iteration_ns * settings.iterations * dilation if prediction else 0
+    safety.check(faults, network, config.safety, config.allow_risk, fabric, predicted_ns=predicted_ns)
     notes = [*trace.notes, *fabric.notes]
     return Plan(
         config, checked, network, host_of_rank, programs, settings, capabilities, faults, prediction,
@@ -147,15 +152,16 @@ def _refuse_before_work(config: ExperimentConfig, hashes: Mapping[str, str]) -> 
                     ) from error
 
 
-def _refuse_no_room(out: Path, programs: tuple[RankProgram, ...], settings: EngineSettings) -> None:
+def _refuse_no_room(out: Path, programs: tuple[RankProgram, ...], settings: EngineSettings, arms: int) -> None:
     """Ranks reserve the room for all their events before they start; say it before anything is built."""
-    wanted = sum(event_capacity(program, settings) * EVENT.itemsize for program in programs)
+    wanted = arms * sum(event_capacity(program, settings) * EVENT.itemsize for program in programs)
     absolute = out.absolute()
     place = next(path for path in (absolute, *absolute.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if wanted > free:
         raise PlanError(
-            f"events of {settings.iterations} iterations need {format_bytes(wanted)}, {place} has {format_bytes(free)}",
+            f"events of {arms * settings.iterations} iterations need {format_bytes(wanted)}, "
+            f"{place} has {format_bytes(free)}",
             hint="lower workload.iterations or warmup, set record.messages=false, or choose another out=DIR",
         )
 
@@ -237,6 +243,8 @@ def _render(plan: Plan) -> list[str]:
     records = max(event_capacity(program, plan.settings) for program in plan.programs)
     lines.append(f"  event records: at most {records} a rank")
     lines += _prediction_text(plan)
+    if config.protocol == "aba":
+        lines.append("protocol aba: baseline, the faults below, baseline, one after the other on one fabric")
     if not plan.faults:
         lines.append("faults: none")
     lines += [fault.describe() for fault in plan.faults]
