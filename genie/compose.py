@@ -126,7 +126,9 @@ def _defaults(line: CommandLine) -> dict[str, str]:
     """Choices to add. An experiment file may make them, so with one it is composed first to see which are left."""
     experiment = line.chosen("experiment")
     if experiment is None:
-        return dict(DEFAULT_FILES)
+        fabric = line.chosen("fabric")
+        # Real hosts are on the network that they are on.
+        return dict(DEFAULT_FILES) | ({"topology": "inventory"} if fabric and fabric.value == "inventory" else {})
     wanted: list[dict[str, str]] = []
     for name in experiment.alternatives:
         found = hydra.compose("config", overrides=[f"experiment={name}"])

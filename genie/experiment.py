@@ -252,6 +252,8 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
         after = fabric.counters()
         directory.write_counters(before, after)
         directory.append_journal("raced", start_mono_ns=race.start_mono_ns, clock_error_ns=race.clock_error_ns)
+        if not plan.capabilities.one_clock:
+            directory.write_clocks(race.clocks)
         if plan.faults:
             say.phase("proving and reverting the faults")
             evidence = faults.evidence(before, after, _samples(directory))

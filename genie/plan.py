@@ -26,7 +26,7 @@ from genie.engine.encode import EngineSettings, event_capacity
 from genie.engine.predict import Prediction, predict
 from genie.engine.wire import EVENT
 from genie.errors import ConfigError, EnvironmentUnfit, PlanError, closest
-from genie.fabric import open_fabric
+from genie.fabric import InventoryConfig, open_fabric
 from genie.fabric.base import Capabilities
 from genie.faults import safety
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
@@ -34,6 +34,7 @@ from genie.results.compare import named_baseline
 from genie.results.records import PlanRecord, to_plain
 from genie.schema import ExperimentConfig
 from genie.topology import Topology
+from genie.topology.inventory import inventory as read_network
 from genie.units import format_bytes, format_ns, format_rate, parse_ns
 from genie.workload.check import CheckedTrace, check
 
@@ -84,7 +85,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
     _refuse_before_work(config, hashes)
     trace = workload.load(config.workload)
     checked = check(trace)
-    network = topology.build(config.topology)
+    network = _network(config)
     host_of_rank = tuple(topology.place(network, trace.world, config.topology.placement))
     streams = getattr(config.workload, "streams", "merged")
     programs = tuple(lower(checked, config.collective, streams=streams))
@@ -129,6 +130,19 @@ def make_plan(config: ExperimentConfig) -> Plan:
         config, checked, network, host_of_rank, programs, settings, capabilities, faults, prediction,
         hashes, tuple(notes),
     )  # fmt: skip
+
+
+def _network(config: ExperimentConfig) -> Topology:
+    """The topology: built as configured, or as the inventory's hosts are cabled."""
+    if not isinstance(config.fabric, InventoryConfig):
+        return topology.build(config.topology)
+    if not isinstance(config.topology, topology.InventoryTopologyConfig):
+        raise ConfigError(
+            f"fabric=inventory runs on the network its hosts are on, found topology {config.topology.name!r}",
+            key="topology",
+            hint="leave topology out, or write topology=inventory",
+        )
+    return read_network(config.fabric)
 
 
 def _refuse_before_work(config: ExperimentConfig, hashes: Mapping[str, str]) -> None:

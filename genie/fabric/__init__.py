@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genie.errors import ConfigError, closest
-from genie.fabric.config import FABRICS, FabricConfig, LoopbackConfig, NetnsConfig
+from genie.fabric.config import FABRICS, FabricConfig, InventoryConfig, LoopbackConfig, NetnsConfig
 
 if TYPE_CHECKING:
     from genie.fabric.base import Fabric
     from genie.topology.model import Topology
 
-__all__ = ["FABRICS", "FabricConfig", "LoopbackConfig", "NetnsConfig", "open_fabric"]
+__all__ = ["FABRICS", "FabricConfig", "InventoryConfig", "LoopbackConfig", "NetnsConfig", "open_fabric"]
 
 
 def open_fabric(config: FabricConfig, topology: Topology, run_dir: Path) -> Fabric:
@@ -29,4 +29,8 @@ def open_fabric(config: FabricConfig, topology: Topology, run_dir: Path) -> Fabr
             from genie.fabric.loopback import LoopbackFabric
 
             return LoopbackFabric(config, topology, run_dir)
+        case InventoryConfig():
+            from genie.fabric.inventory import InventoryFabric
+
+            return InventoryFabric(config, topology, run_dir)
     raise ConfigError(f"no fabric {type(config).__name__}, {closest('', FABRICS)}", key="fabric.name")

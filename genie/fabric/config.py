@@ -38,9 +38,27 @@ class LoopbackConfig:
     name: str = "loopback"
 
 
-FabricConfig = NetnsConfig | LoopbackConfig
+@dataclass(frozen=True, slots=True)
+class InventoryConfig:
+    """Real hosts of an Ansible inventory, reached by ssh (docs/inventory.md).
+
+    ``inventory`` is an INI or YAML file, ``group`` the group of it that is used. ``control_address`` is our IPv4
+    address that agents dial; "" takes the one the hosts see their ssh connections come from. ``time_limit`` ends
+    everything of a run on a host, whatever happened here. ``sample_interval`` is how often queue depths are recorded.
+    """
+
+    name: str = "inventory"
+    inventory: str = ""
+    group: str = "all"
+    control_address: str = ""
+    time_limit: str = "1h"
+    sample_interval: str = "10ms"
+
+
+FabricConfig = NetnsConfig | LoopbackConfig | InventoryConfig
 
 FABRICS: dict[str, tuple[type[FabricConfig], str]] = {
     "netns": (NetnsConfig, "namespaces, shaped queues and ECMP routes on this machine"),
     "loopback": (LoopbackConfig, "no network at all: ranks talk over 127.0.0.0/8, no shaping, no faults"),
+    "inventory": (InventoryConfig, "real hosts of an Ansible inventory, over ssh: fabric.inventory=hosts.yml"),
 }

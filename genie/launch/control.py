@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from genie.clocks import ClockLook
 from genie.errors import RunAborted
 from genie.launch import protocol
 from genie.launch.protocol import Failure, Fields, Frame, FrameReader, Progress
 
 _ABORT_GRACE_S = 3.0
 _PINGS = 8
+_SILENT_S = 15
+"""A host that has not acknowledged anything for so long is gone; the agent holds it the same with us."""
 
 
 @dataclass(slots=True)
@@ -38,21 +41,6 @@ class _Agent:
     proven: bool = False
     closed: bool = False
     heard_s: float = 0.0  # when it last said anything, by our monotonic clock
-
-
-@dataclass(frozen=True, slots=True)
-class ClockOffset:
-    """An agent's CLOCK_MONOTONIC minus ours, and half the best round trip as its uncertainty."""
-
-    offset_ns: int
-    error_ns: int
-
-    @property
-    def correction_ns(self) -> int:
-        """What to add to an instant of ours. 0 where both clocks may well be the same one, as on one machine:
-        correcting by an offset within its own error would only make instants differ that are alike.
-        """
-        return self.offset_ns if abs(self.offset_ns) > self.error_ns else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +120,13 @@ class Controller:
     def listen_tcp(self, address: str) -> str:
         """Listen on a port of ``address`` (the management network's) and return ``tcp:HOST:PORT``."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        listener.bind((address, 0))
+        try:
+            listener.bind((address, 0))
+        except OSError as error:
+            raise RunAborted(
+                f"cannot listen on {address} for agents: {error.strerror}",
+                hint="give an IPv4 address of this machine that all hosts can dial: fabric.control_address=ADDRESS",
+            ) from error
         listener.listen(1024)
         self._listen(listener)
         return f"tcp:{address}:{listener.getsockname()[1]}"
@@ -170,14 +164,14 @@ class Controller:
         )
         self._raise_first_failure("connect")
 
-    def clock_offsets(self, timeout_s: float = 5.0) -> dict[str, ClockOffset]:
+    def clock_offsets(self, timeout_s: float = 5.0) -> dict[str, ClockLook]:
         """Each host's clock against ours: the best of several round trips (Cristian's algorithm, 1989)."""
         return {
             host: min((self._ping(host, agent, timeout_s) for _ in range(_PINGS)), key=lambda found: found.error_ns)
             for host, agent in self._by_host.items()
         }
 
-    def start(self, at_mono_ns: int, offsets: Mapping[str, ClockOffset]) -> None:
+    def start(self, at_mono_ns: int, offsets: Mapping[str, ClockLook]) -> None:
         """All ranks begin at ``at_mono_ns`` of our clock, each told in its own."""
         for host, agent in self._by_host.items():
             instant = at_mono_ns + offsets[host].correction_ns
@@ -285,6 +279,9 @@ class Controller:
         with contextlib.suppress(BlockingIOError):
             connection, address = self._listener.accept()
             connection.setblocking(False)
+            if connection.family == socket.AF_INET:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # frames are short and pings timed
+                end_when_silent(connection)
             agent = _Agent(connection, str(address or "a local process"))
             self._agents.append(agent)
             self._selector.register(connection, selectors.EVENT_READ, agent)
@@ -385,14 +382,15 @@ class Controller:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if agent.outgoing else 0)
         self._selector.modify(agent.socket, events, agent)
 
-    def _ping(self, host: str, agent: _Agent, timeout_s: float) -> ClockOffset:
+    def _ping(self, host: str, agent: _Agent, timeout_s: float) -> ClockLook:
         """One round trip: the agent's clock was read somewhere within it."""
         token = secrets.randbits(63)
         sent_ns = time.monotonic_ns()
         self._send(agent, protocol.frame(Frame.PING, struct.pack("<Q", token)))
         self._until(lambda: token in self._pongs, timeout_s, lambda: f"{host} answered no ping")
         remote_ns, received_ns = self._pongs.pop(token)
-        return ClockOffset(remote_ns - (sent_ns + received_ns) // 2, (received_ns - sent_ns) // 2)
+        middle_ns = (sent_ns + received_ns) // 2
+        return ClockLook(middle_ns, remote_ns - middle_ns, (received_ns - sent_ns) // 2)
 
     def _broadcast(self, data: bytes) -> None:
         for agent in list(self._by_host.values()):
@@ -421,6 +419,18 @@ class Controller:
         if self._failures:
             failure = self._failures[0]
             raise RunAborted(f"rank {failure.rank} could not {doing}: {failure.text}", hint="See log/agent-*.log.")
+
+
+def end_when_silent(connection: socket.socket) -> None:
+    """Let the kernel end a connection whose other side vanished without a word; the agent does the same."""
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _SILENT_S // 3),
+        (socket.TCP_KEEPINTVL, _SILENT_S // 3),
+        (socket.TCP_KEEPCNT, 2),
+        (socket.TCP_USER_TIMEOUT, _SILENT_S * 1000),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def describe(failure: Failure) -> str:

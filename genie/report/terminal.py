@@ -222,6 +222,10 @@ def _fabric_lines(metrics: Metrics) -> Iterator[Text]:
         f"CPU busy {busy}",
     )
     yield Text(f"         deepest queue p99 {queue}")
+    if metrics.clock_error_ns is not None:
+        yield Text(
+            f"         hosts' clocks are moved to one; instants may be off by {format_ns(metrics.clock_error_ns)}"
+        )
     found = metrics.messages
     if found:
         what = "allowed to received" if found.basis == "receiver" else "allowed to handed to the transport"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from genie.clocks import HostClock
 from genie.engine.wire import EVENT, EventType
 from genie.errors import GenieError
 from genie.results import statistics
@@ -20,7 +21,7 @@ from genie.results.collectives import SEND_RECV, CollectiveRow, call_facts, coll
 from genie.results.messages import MessageTimes, message_times
 from genie.results.ports import NOT_KNOWN, PortSamples
 from genie.results.records import FaultOutcome, JobOperators, PlanRecord
-from genie.results.rundir import HostRecord, RunDir
+from genie.results.rundir import CountersRecord, HostRecord, RunDir
 from genie.results.statistics import Estimate, Floats
 
 COMPUTE_KINDS = ("compute", "memory")
@@ -111,7 +112,9 @@ class WindowedTimes:
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """All of it. ``exposed_ns`` and ``compute_ns`` are per measured iteration, means over ranks; ``straggler`` is a
-    rank, None when no rank stands out; ``start_mono_ns`` is T on the controller's clock (one clock only).
+    rank, None when no rank stands out; ``start_mono_ns`` is T on the controller's clock. ``clock_error_ns``: hosts have
+    clocks of their own, whose instants were moved to the controller's and may each be off by so much (real time);
+    None: one clock, or clocks that nobody compared.
     """
 
     world: int
@@ -136,11 +139,15 @@ class Metrics:
     end_mono_ns: int | None
     flags: tuple[str, ...] = ()
     windowed: tuple[WindowedTimes, ...] = ()
+    clock_error_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecords:
-    """Event records of all ranks in one array, with ``rank`` added and times moved to ns since T (real time)."""
+    """Event records of all ranks in one array, with ``rank`` added and times moved to ns since T (real time).
+
+    ``start_mono_ns``: T of each rank, on one clock for all where ``one_clock``.
+    """
 
     records: npt.NDArray[np.void]
     start_mono_ns: dict[int, int]
@@ -148,11 +155,13 @@ class JobRecords:
     cpu_ns: dict[int, int]
     bytes_sent: dict[int, int]
     missing: tuple[int, ...]
+    one_clock: bool = True
 
 
 def measure(run: RunDir) -> Metrics:
     """Measure a run, finished or not. Raises GenieError where its files are missing or damaged."""
     plan, operators = run.plan, run.operators
+    clocks = None if plan.one_clock else run.clocks()
     job = load_records(run, plan)
     seed = run.manifest.seed
     flags: list[str] = []
@@ -175,13 +184,13 @@ def measure(run: RunDir) -> Metrics:
     facts = call_facts(operators)
     calls = _call_records(job, operators, window)
     ranks, straggler = _rank_times(job, plan, calls, facts, shares, iteration)
-    start, end = _real_window(job, plan, ends)
+    start, end = _real_window(job, ends)
     port_totals, fabric = _fabric(run, plan, start, end, flags)
     windowed = _windowed(run.faults(), durations, ends, window, start, seed)
     messages = message_times(
         _messages(job, EventType.SENT, window),
         _messages(job, EventType.RECEIVED, window),
-        one_clock=plan.one_clock,
+        one_clock=job.one_clock,
         dilation=plan.dilation,
     )
     if messages and messages.unpaired:
@@ -203,24 +212,31 @@ def measure(run: RunDir) -> Metrics:
         straggler=straggler,
         fabric=fabric,
         ports=port_totals,
-        cpu_busy_ratio=_cpu_busy(run.host(), start, end),
+        cpu_busy_ratio=_cpu_busy(run.host(), start, end) if plan.one_clock else _busiest_host(run.counters()),
         events_dropped=job.dropped,
         start_mono_ns=start,
         end_mono_ns=end,
         flags=tuple(flags),
         windowed=windowed,
+        clock_error_ns=clocks.error_ns if clocks else None,
     )
 
 
 def load_records(run: RunDir, plan: PlanRecord, kinds: Sequence[EventType] = ()) -> JobRecords:
-    """Events of all ranks, or of some ``kinds`` only. With one clock all are relative to the earliest start, else each
-    to its own host's T.
+    """Events of all ranks, or of some ``kinds`` only. With one clock all are relative to the earliest start; where
+    hosts have their own, times are moved to the controller's and relative to its T, or, where nobody compared the
+    clocks, each is relative to its own host's T.
     """
+    clocks = None if plan.one_clock else run.clocks()
     found = {rank: run.events(rank) for rank in range(plan.world)}
     present = {rank: events for rank, events in found.items() if events is not None and events.start_mono_ns > 0}
     starts = {rank: int(events.start_mono_ns) for rank, events in present.items()}
     if plan.one_clock and starts:
         starts = dict.fromkeys(starts, min(starts.values()))
+    on_ours: dict[int, HostClock] = {}
+    if clocks is not None:
+        starts = dict.fromkeys(starts, clocks.start_mono_ns)
+        on_ours = {rank: clocks.hosts[plan.host(rank)] for rank in starts if plan.host(rank) in clocks.hosts}
     parts = {rank: np.asarray(events.records) for rank, events in present.items()}
     if kinds:
         parts = {rank: part[np.isin(part["type"], kinds)] for rank, part in parts.items()}
@@ -229,7 +245,11 @@ def load_records(run: RunDir, plan: PlanRecord, kinds: Sequence[EventType] = ())
     for rank, part in parts.items():
         own = records[end : (end := end + len(part))]
         for name in part.dtype.names or ():
-            own[name] = part[name] - starts[rank] if name in _TIMES else part[name]
+            if name not in _TIMES:
+                own[name] = part[name]
+                continue
+            times = part[name].astype(np.int64)
+            own[name] = (on_ours[rank].to_ours(times) if rank in on_ours else times) - starts[rank]
         own["rank"] = rank
     return JobRecords(
         records=records,
@@ -239,6 +259,7 @@ def load_records(run: RunDir, plan: PlanRecord, kinds: Sequence[EventType] = ())
         cpu_ns={rank: int(events.cpu_user_ns + events.cpu_system_ns) for rank, events in present.items()},
         bytes_sent={rank: int(events.bytes_sent) for rank, events in present.items()},
         missing=tuple(rank for rank in range(plan.world) if rank not in present),
+        one_clock=plan.one_clock or clocks is not None,
     )
 
 
@@ -445,9 +466,9 @@ def _messages(job: JobRecords, kind: int, window: range) -> npt.NDArray[np.void]
     return found
 
 
-def _real_window(job: JobRecords, plan: PlanRecord, ends: Floats) -> tuple[int | None, int | None]:
+def _real_window(job: JobRecords, ends: Floats) -> tuple[int | None, int | None]:
     """T and the end of the last completed iteration, on the one clock; None where there is not one clock."""
-    if not plan.one_clock or not job.start_mono_ns:
+    if not job.one_clock or not job.start_mono_ns:
         return None, None
     start = min(job.start_mono_ns.values())
     return start, start + int(ends[-1]) if len(ends) else None
@@ -464,6 +485,17 @@ def _cpu_busy(host: HostRecord | None, start: int | None, end: int | None) -> fl
     upper = np.minimum(times, end) if end is not None else times
     weights = np.maximum(0, upper - lower)
     return float((busy * weights).sum() / weights.sum()) if weights.sum() else float(busy.mean())
+
+
+def _busiest_host(counters: CountersRecord) -> float | None:
+    """Busy share of the CPUs of the busiest of several machines, between the two readings of their counters."""
+    shares = []
+    for host, before in counters.before.items():
+        after = (counters.after or {}).get(host, {})
+        if "cpu_ticks" in before and "cpu_ticks" in after and after["cpu_ticks"] > before["cpu_ticks"]:
+            busy = after["cpu_busy_ticks"] - before["cpu_busy_ticks"]
+            shares.append(busy / (after["cpu_ticks"] - before["cpu_ticks"]))
+    return max(shares, default=None)
 
 
 def _fabric(

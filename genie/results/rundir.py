@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import genie
+from genie.clocks import Clocks
 from genie.errors import ConfigError, GenieError
 from genie.results.ports import PortSamples, read_ports
 from genie.results.records import FaultOutcome, JobOperators, PlanRecord, from_plain, to_plain
@@ -214,6 +215,11 @@ class RunDir:
         """``host.json``."""
         self._write_json("host.json", {"format": "genie-host", "version": 1, **to_plain(host)})
 
+    def write_clocks(self, clocks: Clocks) -> None:
+        """``clocks.json``: how hosts' clocks stood to ours, where they have clocks of their own."""
+        content = {"error_ns": clocks.error_ns, **to_plain(clocks)}
+        self._write_json("clocks.json", {"format": "genie-clocks", "version": 1, **content})
+
     def write_faults(self, faults: Sequence[FaultOutcome]) -> None:
         """``faults.json``."""
         self._write_json("faults.json", {"format": "genie-faults", "version": 1, "faults": to_plain(tuple(faults))})
@@ -288,6 +294,11 @@ class RunDir:
         """The machine's load; None where it was not watched."""
         content = self._read_optional("host.json")
         return from_plain(HostRecord, content, str(self.path / "host.json")) if content else None
+
+    def clocks(self) -> Clocks | None:
+        """Hosts' clocks; None where all hosts read ours, and where the run ended before they were compared."""
+        content = self._read_optional("clocks.json")
+        return from_plain(Clocks, content, str(self.path / "clocks.json")) if content else None
 
     def faults(self) -> tuple[FaultOutcome, ...]:
         """What became of each fault; empty for a healthy run and for one that ended before its faults."""

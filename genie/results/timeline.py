@@ -51,7 +51,10 @@ def write_timeline(run: RunDir, *, most_slices: int = MOST_SLICES) -> Timeline:
     """Write ``timeline.json.gz``. Raises GenieError where the run's files are missing or damaged."""
     plan = run.plan
     job = load_records(run, plan, (EventType.OPERATOR, EventType.ITERATION))
+    clocks = None if plan.one_clock else run.clocks()
     notes: list[str] = []
+    if clocks:
+        notes.append(f"hosts' clocks were moved to one; instants may be off by {_us(clocks.error_ns, plan):g} us")
     last = _last_iteration(job, most_slices)
     if last is not None:
         notes.append(f"only iterations 0 to {last} are shown: the others would make more than {most_slices} slices")
@@ -64,7 +67,7 @@ def write_timeline(run: RunDir, *, most_slices: int = MOST_SLICES) -> Timeline:
         names += [_thread(own.rank + 1, tid, name) for tid, name in threads.items()]
     one_start = min(job.start_mono_ns.values(), default=None)
     counters: list[Event] = []
-    if plan.one_clock and one_start is not None:
+    if job.one_clock and one_start is not None:
         names += _process(NETWORK_PID, "network", len(plan.placement))
         counters = list(_port_counters(run.ports(), plan, one_start, notes))
         end_us = max((event["ts"] + event["dur"] for event in slices), default=0.0)
@@ -83,6 +86,7 @@ def write_timeline(run: RunDir, *, most_slices: int = MOST_SLICES) -> Timeline:
             "name": run.manifest.name,
             "clock": "us of model time since the agreed start",
             "dilation": plan.dilation,
+            "clock_error_us": _us(clocks.error_ns, plan) if clocks else 0.0,
             "notes": notes,
         },
         "traceEvents": events,

@@ -7,7 +7,14 @@
 from __future__ import annotations
 
 from genie.topology.builders import build, from_graph
-from genie.topology.config import TOPOLOGIES, LeafSpineConfig, RingConfig, SingleSwitchConfig, TopologyConfig
+from genie.topology.config import (
+    TOPOLOGIES,
+    InventoryTopologyConfig,
+    LeafSpineConfig,
+    RingConfig,
+    SingleSwitchConfig,
+    TopologyConfig,
+)
 from genie.topology.model import Ecn, Link, Node, Port, PortModel, Topology
 from genie.topology.placement import place
 from genie.topology.routes import AddressPlan, address_plan, paths
@@ -16,6 +23,7 @@ __all__ = [
     "TOPOLOGIES",
     "AddressPlan",
     "Ecn",
+    "InventoryTopologyConfig",
     "LeafSpineConfig",
     "Link",
     "Node",

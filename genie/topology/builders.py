@@ -17,6 +17,7 @@ from genie.errors import ConfigError, closest
 from genie.topology.config import (
     PLACEMENTS,
     TOPOLOGIES,
+    InventoryTopologyConfig,
     LeafSpineConfig,
     PortConfig,
     RingConfig,
@@ -145,7 +146,9 @@ def _of_node(model: PortModel, node: Mapping[str, object]) -> PortModel:
     return model if marks else replace(model, ecn=None)
 
 
-def _finish(graph: networkx.Graph[str], config: TopologyConfig, derived: Mapping[str, object]) -> Topology:
+def _finish(
+    graph: networkx.Graph[str], config: LeafSpineConfig | SingleSwitchConfig | RingConfig, derived: Mapping[str, object]
+) -> Topology:
     parameters: dict[str, object] = {item.name: getattr(config, item.name) for item in fields(config)}
     parameters.update(derived)
     return from_graph(graph, config.name, lambda rate_bps: _parse_port(config, rate_bps), parameters)
@@ -228,4 +231,6 @@ def build(config: TopologyConfig) -> Topology:
             return single_switch(config)
         case RingConfig():
             return ring(config)
+        case InventoryTopologyConfig():
+            raise ConfigError("real hosts are reached with fabric=inventory fabric.inventory=hosts.yml", key="topology")
     raise ConfigError(f"no topology {type(config).__name__}, {closest('', TOPOLOGIES)}", key="topology.name")

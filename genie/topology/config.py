@@ -68,10 +68,22 @@ class RingConfig(PortConfig):
     name: str = "ring"
 
 
-TopologyConfig = LeafSpineConfig | SingleSwitchConfig | RingConfig
+@dataclass(frozen=True, slots=True)
+class InventoryTopologyConfig:
+    """The hosts (and switches, where told) of an Ansible inventory, as they are: rates and cables come from there.
+
+    Which inventory it is, ``fabric.inventory`` says.
+    """
+
+    name: str = "inventory"
+    placement: str = "block"
+
+
+TopologyConfig = LeafSpineConfig | SingleSwitchConfig | RingConfig | InventoryTopologyConfig
 
 TOPOLOGIES: dict[str, tuple[type[TopologyConfig], str]] = {
     "leaf_spine": (LeafSpineConfig, "two-tier Clos with ECMP: hosts on leaves, every leaf on every spine"),
     "single_switch": (SingleSwitchConfig, "all hosts on one non-blocking switch"),
     "ring": (RingConfig, "hosts in a circle, each forwarding for the others"),
+    "inventory": (InventoryTopologyConfig, "the real hosts of an Ansible inventory (with fabric=inventory)"),
 }

@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 #include <malloc.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -105,6 +106,24 @@ Descriptor dial_unix(const std::string& path) {
     return socket;
 }
 
+// A controller that has not acknowledged anything for so long is gone: its host died, or the way to it.
+constexpr int kSilentSeconds = 15;
+
+// Lets the kernel end the connection then; the end of the connection ends the agent.
+void end_when_silent(int fd) {
+    const auto set = [fd](int level, int option, int value) {
+        if (::setsockopt(fd, level, option, &value, sizeof value) != 0) {
+            throw ControlError(with_reason("cannot watch the connection to the controller", errno));
+        }
+    };
+    set(IPPROTO_TCP, TCP_KEEPIDLE, kSilentSeconds / 3);
+    set(IPPROTO_TCP, TCP_KEEPINTVL, kSilentSeconds / 3);
+    set(IPPROTO_TCP, TCP_KEEPCNT, 2);
+    set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentSeconds * 1000);
+    set(SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(IPPROTO_TCP, TCP_NODELAY, 1);  // frames are short, and the controller times its pings
+}
+
 Descriptor dial_tcp(const std::string& where) {
     const std::size_t colon = where.rfind(':');
     sockaddr_in address{};
@@ -123,6 +142,7 @@ Descriptor dial_tcp(const std::string& where) {
         ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
         throw ControlError(with_reason("cannot reach the controller at tcp:" + where, errno));
     }
+    end_when_silent(socket.get());
     return socket;
 }
 
@@ -162,6 +182,7 @@ int run(int argc, char** argv) {
     std::optional<PaceFile> pace;
     if (!pace_path.empty()) {
         pace.emplace(PaceFile::open_or_make(pace_path));
+        pace->forget_counts();
         const std::uint32_t milli = pace->stretch_milli().value_or(0);
         if (milli != kPlannedMilli) log_line("pace " + std::to_string(milli) + " found in " + pace_path);
     }

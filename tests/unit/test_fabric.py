@@ -142,6 +142,8 @@ def test_configurations_that_cannot_be_are_refused(tmp_path, config, message):
 
 def test_every_fabric_is_registered_under_its_own_name(tmp_path):
     for name, (kind, _) in FABRICS.items():
+        if name == "inventory":  # asks its hosts when it is opened: tests/inventory
+            continue
         assert open_fabric(kind(), build(SingleSwitchConfig(hosts=2)), tmp_path).name == name
 
 

@@ -1,0 +1,174 @@
+"""The lease of one run on one host: its lock, its sign of life, and what sweeps up when the controller is gone.
+
+A shell script at the far end of an ssh channel (`genie.fabric.inventory` starts one a host, before anything of the run
+starts there). It holds the host's lock, so that a second controller is refused; it hears a byte every few seconds, and
+when they stop, the channel ends or the time limit passes it kills the run's programs and removes the run's files.
+Folders of faults stay for ``genie revert`` to read, and the lock until their wardens have undone what they guard.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from genie.errors import EnvironmentUnfit, RunAborted
+from genie.fabric.ssh import SshLinks, SshProcess
+from genie.fabric.survey import LOCK
+
+BEAT_S = 3.0
+PATIENCE_S = 20
+"""A host that has heard nothing for so long takes the controller for dead."""
+
+_READY_TIMEOUT_S = 20.0
+_END_TIMEOUT_S = 20.0
+
+# $s: the run's folder; $b: the folder of runs; both quoted. What others may have put into $s are folders of faults,
+# each with a file "alive" that its warden holds locked while it lives.
+_SCRIPT = r"""
+umask 077; s=STATE; b=BASE; cd /
+trap '' HUP PIPE
+exec 9>>LOCK || exit 74
+if ! flock -n 9; then echo "busy $(head -c 200 LOCK)"; exit 75; fi
+end=$(( $(date +%s) + LIMIT ))
+echo "run RUN until $end" >LOCK || exit 74
+foreign() {
+  for f in "$1"/*; do
+    case ${f##*/} in bin|pids|work|'*') ;; *) if [ -e "$f" ]; then echo "${f##*/}"; fi ;; esac
+  done
+}
+for old in "$b"/*; do
+  if [ -d "$old" ] && [ "$old" != "$s" ]; then
+    if [ -z "$(foreign "$old")" ]; then rm -rf "$old" && echo "swept ${old##*/}"; else echo "left ${old##*/}"; fi
+  fi
+done
+mkdir -p "$s/pids" "$s/work" || exit 73
+echo ready
+why=lost
+while [ "$(date +%s)" -lt "$end" ]; do
+  byte=$(timeout PATIENCE head -c 1 9>&-)
+  if [ "$byte" = q ]; then why=asked; break; fi
+  if [ "$byte" != k ]; then break; fi
+done
+if [ $why = lost ]; then exec </dev/null >/dev/null 2>&1; fi
+for f in "$s"/pids/*; do
+  p=$(cat "$f" 2>/dev/null) || continue
+  if tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null | grep -qF "$s/bin/"; then kill -9 -- "-$p" || kill -9 "$p"; fi
+done 2>/dev/null
+rm -rf "$s/work" "$s/pids"
+alive() { for f in "$s"/*/alive; do [ -e "$f" ] && ! flock -n "$f" true && return 0; done; return 1; }
+if [ $why = lost ]; then while alive && [ "$(date +%s)" -lt "$end" ]; do sleep 1; done; fi
+kept=$(foreign "$s")
+if [ -n "$kept" ] && { [ $why = lost ] || alive; }; then echo kept $kept; exit 0; fi
+rm -rf "$s"; rmdir "$b" 2>/dev/null
+if [ -e "$s" ]; then echo "kept $s"; exit 72; fi
+: >LOCK
+echo clean
+"""
+
+
+def lease_script(run_id: str, state_dir: str, base_dir: str, limit_s: int) -> str:
+    """The script for one host. All that is filled in is checked by grammar elsewhere, and quoted here."""
+    words = {
+        "STATE": shlex.quote(state_dir),
+        "BASE": shlex.quote(base_dir),
+        "LOCK": shlex.quote(LOCK),
+        "LIMIT": str(limit_s),
+        "RUN": run_id,
+        "PATIENCE": str(PATIENCE_S),
+    }
+    return re.sub("|".join(words), lambda found: words[found.group()], _SCRIPT)
+
+
+class Leases:
+    """The leases of one run on all its hosts. A thread of this process beats for them until `end`."""
+
+    def __init__(self, links: SshLinks, scripts: Mapping[str, str], log_dir: Path) -> None:
+        self._links = links
+        self._scripts = dict(scripts)
+        self._logs = {host: log_dir / f"lease-{host}.log" for host in scripts}
+        self._processes: dict[str, SshProcess] = {}
+        self._stop = threading.Event()
+        self._beating: threading.Thread | None = None
+
+    def take(self) -> tuple[str, ...]:
+        """Take every host, or none: raises EnvironmentUnfit naming the ones that are not to be had.
+
+        Gives sentences about what earlier runs had left there.
+        """
+        for host, script in self._scripts.items():
+            self._processes[host] = self._links.converse(host, script, output=self._logs[host])
+        self._beating = threading.Thread(target=self._beat, name="genie-lease", daemon=True)
+        self._beating.start()
+        refused: dict[str, str] = {}
+        notes: list[str] = []
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        waiting = set(self._processes)
+        while waiting:
+            for host in sorted(waiting):
+                said = self._said(host)
+                code = self._processes[host].poll()
+                if "ready" in said:
+                    notes += [f"{host}: {line}" for line in said if line.startswith(("swept ", "left "))]
+                elif code is not None or time.monotonic() > deadline:
+                    refused[host] = _why(said, code)
+                else:
+                    continue
+                waiting.discard(host)
+            time.sleep(0.02 if waiting else 0)
+        if refused:
+            raise EnvironmentUnfit(
+                "; ".join(f"{host}: {why}" for host, why in sorted(refused.items())),
+                hint="a host serves one run at a time; wait for the other, or use other hosts",
+            )
+        return tuple(notes)
+
+    def _said(self, host: str) -> list[str]:
+        log = self._logs[host]
+        return log.read_text(errors="replace").splitlines() if log.exists() else []
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_S):
+            for process in list(self._processes.values()):
+                process.write(b"k")
+
+    def lost(self) -> tuple[str, ...]:
+        """Hosts whose lease has ended: rebooted, out of reach, or past the time limit."""
+        return tuple(host for host, process in self._processes.items() if process.poll() is not None)
+
+    def end(self, say: Callable[[str], None]) -> None:
+        """Give every host back and see that nothing is left; what is, and who did not answer, goes to ``say``."""
+        self._stop.set()
+        if self._beating is not None:
+            self._beating.join()
+        processes, self._processes = self._processes, {}
+        for process in processes.values():
+            process.write(b"q")
+            process.close_stdin()
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        for host, process in processes.items():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except RunAborted:
+                say(f"{host} did not say within {_END_TIMEOUT_S:g} s that it has removed the run's files")
+                continue
+            said = self._said(host)
+            if said[-1:] != ["clean"] and any(line == "ready" for line in said):
+                kept = next((line for line in said if line.startswith("kept ")), "")
+                say(
+                    f"{host}: faults' folders were kept: {kept.removeprefix('kept ')}"
+                    if kept
+                    else f"{host} was lost; it removes the run's files by itself within {PATIENCE_S} s of that"
+                )
+
+
+def _why(said: list[str], code: int | None) -> str:
+    busy = next((line for line in said if line.startswith("busy")), "")
+    if busy:
+        return f"another run has this host: {busy.removeprefix('busy').strip() or 'it does not say which'}"
+    if code is None:
+        return "its lease did not start in time"
+    return f"its lease ended with status {code}: {' '.join(said)[-300:] or 'it said nothing'}"

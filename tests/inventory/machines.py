@@ -1,0 +1,245 @@
+"""A lab of machines to reach by ssh: each a network namespace with its own /run/genie, /run/lock, sshd and host key.
+
+Every machine has two cables: one into a bridge that this process reaches (management, 10.77.0.0/24) and one into a
+bridge that it does not (data, 10.78.0.0/24, the NIC ``data0``). Everything is removed at the end, and by the next
+start if a test process was killed.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SSHD = "/usr/sbin/sshd"
+PREFIX = "gnl"  # of namespaces and interfaces on this machine; nobody else's
+RATE = "100Mbps"
+
+
+def unavailable() -> str:
+    """Why the lab cannot be had here, or ""."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if not Path(SSHD).exists():
+        return "needs an sshd (openssh-server)"
+    return ""
+
+
+def sh(*argv: str, check: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A command to its end."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, **more)
+    assert done.returncode == 0 or not check, f"{' '.join(argv)}: {done.stderr}"
+    return done
+
+
+@dataclass
+class Machine:
+    """One machine of the lab."""
+
+    name: str
+    number: int
+    space: str
+    server: subprocess.Popen[bytes]
+    ahead_s: int = 0
+
+    @property
+    def management(self) -> str:
+        return f"10.77.0.{self.number + 1}"
+
+    @property
+    def data(self) -> str:
+        return f"10.78.0.{self.number + 1}"
+
+    def run(self, script: str, check: bool = True) -> str:
+        """A shell script inside the machine, without ssh."""
+        return sh(
+            "nsenter", f"--net=/run/netns/{self.space}", f"--mount=/proc/{self.server_pid}/ns/mnt", "sh", "-c", script,
+            check=check,
+        ).stdout  # fmt: skip
+
+    @property
+    def server_pid(self) -> int:
+        return self.server.pid
+
+    def kill_server(self) -> None:
+        """The machine answers no new ssh connection."""
+        self.server.kill()
+        self.server.wait()
+
+    def processes(self, program: str) -> list[int]:
+        """Ids of processes of ``program`` that live in this machine's network."""
+        found = []
+        inode = Path(f"/run/netns/{self.space}").stat().st_ino
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if (entry / "ns/net").stat().st_ino == inode and words[0].endswith(program.encode()):
+                    found.append(int(entry.name))
+        return found
+
+
+@dataclass
+class Lab:
+    """The machines, and the inventory that describes them."""
+
+    folder: Path
+    machines: list[Machine] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Machine:
+        return next(machine for machine in self.machines if machine.name == name)
+
+    def inventory(self, name: str = "hosts.yml", **changes: Mapping[str, Any]) -> Path:
+        """An inventory of all machines; ``changes`` replaces variables by host (None removes one)."""
+        hosts = {}
+        for machine in self.machines:
+            variables: dict[str, Any] = {
+                "ansible_host": machine.management,
+                "ansible_port": 22,
+                "ansible_user": "root",
+                "ansible_ssh_private_key_file": str(self.folder / "user_key"),
+                "ansible_ssh_common_args": f"-o UserKnownHostsFile={self.folder / 'known_hosts'}",
+                "genie_allowed": True,
+                "genie_address": machine.data,
+                "genie_rate": RATE,
+            }
+            variables |= changes.get(machine.name, {})
+            hosts[machine.name] = {key: value for key, value in variables.items() if value is not None}
+        path = self.folder / name
+        path.write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+        return path
+
+    def leftovers(self) -> list[str]:
+        """Files and processes of GENIE on the machines, of which there must be none between runs."""
+        found = []
+        for machine in self.machines:
+            found += [f"{machine.name}: {line}" for line in machine.run("find /run/genie -mindepth 1").split()]
+            for program in ("genie-agent", "genie-port", "timeout", "head"):
+                found += [f"{machine.name}: {program} {pid}" for pid in machine.processes(program)]
+        return found
+
+
+SSHD_CONFIG = """
+Port 22
+ListenAddress {address}
+HostKey {key}
+AuthorizedKeysFile {folder}/user_key.pub
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+StrictModes no
+PidFile none
+UseDNS no
+MaxStartups 100
+MaxSessions 100
+PrintMotd no
+PrintLastLog no
+"""
+
+# The server's mount namespace is the machine's: its own /run/genie, /run/lock. argv: config, MB of /run/genie.
+_START = (
+    "mount --make-rprivate / && mkdir -p /run/genie /run/lock /run/sshd && "
+    'mount -t tmpfs -o size="$2"m tmpfs /run/genie && mount -t tmpfs tmpfs /run/lock && '
+    f'exec {SSHD} -D -e -f "$1"'
+)
+
+
+def sweep() -> None:
+    """Remove a lab that a killed test left: processes by their namespace, then the namespaces and bridges."""
+    for name in sh("ip", "netns", "list").stdout.split():
+        if name.startswith(PREFIX):
+            for pid in sh("ip", "netns", "pids", name, check=False).stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            sh("ip", "netns", "del", name, check=False)
+    for bridge in (f"{PREFIX}mgmt", f"{PREFIX}data"):
+        sh("ip", "link", "del", bridge, check=False)
+
+
+@contextlib.contextmanager
+def lab(folder: Path, count: int, *, ahead: Mapping[str, int] | None = None, room_mb: int = 256) -> Iterator[Lab]:
+    """``count`` machines m0, m1 …; ``ahead``: by how many seconds a machine's CLOCK_MONOTONIC is ahead of ours."""
+    sweep()
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Lab(folder)
+    try:
+        for bridge in ("mgmt", "data"):
+            sh("ip", "link", "add", f"{PREFIX}{bridge}", "type", "bridge")
+            sh("ip", "link", "set", f"{PREFIX}{bridge}", "up")
+        sh("ip", "addr", "add", "10.77.0.254/24", "dev", f"{PREFIX}mgmt")
+        sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "user_key"))
+        for number in range(count):
+            name = f"m{number}"
+            made.machines.append(_start(made, name, number, (ahead or {}).get(name, 0), room_mb))
+        for machine in made.machines:
+            _await_server(machine)
+        yield made
+    finally:
+        for machine in made.machines:
+            machine.server.kill()
+            machine.server.wait()
+        sweep()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(lab: Lab, name: str, number: int, ahead_s: int, room_mb: int) -> Machine:
+    space = f"{PREFIX}{number}"
+    sh("ip", "netns", "add", space)
+    batch = "link set lo up\n"
+    for bridge, inside, address in (
+        ("mgmt", "mgmt0", f"10.77.0.{number + 1}"),
+        ("data", "data0", f"10.78.0.{number + 1}"),
+    ):
+        outside = f"{PREFIX}{bridge[0]}{number}"
+        sh("ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", space)
+        sh("ip", "link", "set", outside, "master", f"{PREFIX}{bridge}", "up")
+        if bridge == "data":  # what arrives is as slow as the inventory says; the machine's own queues are untouched
+            sh("tc", "qdisc", "add", "dev", outside, "root", "tbf", "rate", "100mbit", "burst", "32k", "limit", "512k")
+        batch += f"addr add {address}/24 dev {inside}\nlink set {inside} up\n"
+    sh("ip", "-n", space, "-batch", "-", input=batch)
+    key = lab.folder / f"host_key_{name}"
+    sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    with (lab.folder / "known_hosts").open("a") as known:
+        known.write(f"10.77.0.{number + 1} {key.with_suffix('.pub').read_text()}")
+    config = lab.folder / f"sshd_{name}.conf"
+    config.write_text(SSHD_CONFIG.format(address=f"10.77.0.{number + 1}", key=key, folder=lab.folder))
+    clock = ["--time", "--monotonic", str(ahead_s), "--fork", "--kill-child"] if ahead_s else []
+    with (lab.folder / f"sshd_{name}.log").open("wb") as log:
+        server = subprocess.Popen(
+            ["ip", "netns", "exec", space, "unshare", *clock, "--mount", "sh", "-c", _START, "sh", config, str(room_mb)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    return Machine(name, number, space, server, ahead_s)
+
+
+def _await_server(machine: Machine) -> None:
+    wait_until(
+        lambda: "0.0.0.0:*" in sh("ip", "netns", "exec", machine.space, "ss", "-tln", "sport", "=", "22").stdout,
+        f"the port of {machine.name}",
+    )
+
+
+def wait_until(condition: Any, what: str, timeout_s: float = 20.0) -> Any:
+    """The first true answer of ``condition``."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"{what} did not come within {timeout_s} s"
+        time.sleep(0.02)
+
+
+def genie(*arguments: str) -> list[str]:
+    """The argv of one genie command with this interpreter."""
+    return [sys.executable, "-m", "genie", *arguments]
