@@ -114,7 +114,8 @@ class Rule:
     """One kind of evidence.
 
     ``read`` is an argv run in the change's node at the end of the run, for what the role's own reading does not tell;
-    empty where nothing more need be read. That the change is in place is checked for every mechanism, by its role.
+    its words are templates as in a platform file; empty where nothing more need be read. That the change is in place is
+    checked for every mechanism, by its role.
     """
 
     read: Callable[[FaultPlan, Change], tuple[str, ...]]
@@ -123,9 +124,9 @@ class Rule:
 
 def find_rule(name: str) -> Rule:
     """A rule by the name that a mechanism gives it. Raises KeyError for one that does not exist."""
-    from genie.faults import rules
+    from genie.faults import evidence_host, rules
 
-    return RULES[name] if name in RULES else rules.RULES[name]
+    return (RULES | rules.RULES | evidence_host.RULES)[name]
 
 
 def judge(plan: FaultPlan, observed: Observed) -> EvidenceRecord:

@@ -52,6 +52,8 @@ def convert(
             return {parameter.name: str(said)}
     if str(said) not in facts.addresses:
         raise PlanError(f"{key}: there is no host {said!r}", hint=closest(str(said), facts.addresses))
+    if str(said) == target.partition("/")[0]:
+        raise PlanError(f"{key}: {said} is a target itself", hint=f"leave it out of fault.{fault}.targets")
     return {parameter.name: str(said), f"{parameter.name}_address": facts.addresses[str(said)]}
 
 
@@ -77,6 +79,8 @@ def _ratio(key: str, parameter: Parameter, said: str | float) -> int:
     ppb = round(parse_ratio(said, key=key) * PPB)
     if ppb == 0:
         raise PlanError(f"{key}: {said} is below one in a billion, which would change nothing")
+    if parameter.least is not None and ppb < round(parameter.least * PPB):
+        raise PlanError(f"{key}: expected {parameter.help}, found {said}")
     if parameter.most is not None and ppb > round(parameter.most * PPB):
         raise PlanError(f"{key}: expected {parameter.help}, at most {parameter.most:g}, found {said}")
     if ppb >= PPB and (parameter.most or 0) < 1:
@@ -110,10 +114,6 @@ def _own(port: Port, of: str) -> int | None:
     return {"kmin_bytes": port.model.ecn.kmin_bytes, "kmax_bytes": port.model.ecn.kmax_bytes}[of]
 
 
-def _number(key: str, parameter: Parameter, said: str | float) -> int:
-    try:
-        number = float(said)
-    except ValueError:
 def _time(key: str, parameter: Parameter, said: str | float, facts: RunFacts) -> int:
     wire_ns = round(parse_ns(str(said), key=key) * facts.time_dilation)
     if not (parameter.least or 0) <= wire_ns <= (parameter.most or math.inf):
@@ -122,6 +122,10 @@ def _time(key: str, parameter: Parameter, said: str | float, facts: RunFacts) ->
     return wire_ns
 
 
+def _number(key: str, parameter: Parameter, said: str | float) -> int:
+    try:
+        number = float(said)
+    except ValueError:
         raise ConfigError(f"expected {parameter.help}, found {said!r}", key=key) from None
     if not number.is_integer() or not (parameter.least or 0) <= number <= (parameter.most or 2**31):
         raise ConfigError(

@@ -24,7 +24,7 @@ from genie.errors import RunAborted
 from genie.fabric.base import Completed, Fabric
 from genie.faults import warden
 from genie.faults.ansible_job import python_path
-from genie.faults.change import State, parse_state, reading_line, render_reads, split_reading
+from genie.faults.change import State, parse_state, reading_line, render_argv, render_reads, split_reading
 from genie.faults.evidence import EvidenceRecord, Observed, find_rule, judge
 from genie.faults.journal import Entry, Journal, Owner, read_journal
 from genie.faults.plan import Change, FaultPlan, words
@@ -194,7 +194,8 @@ class FaultSession:
                 for name in plan.mechanism.evidence
                 for change in plan.changes
                 if (argv := find_rule(name).read(plan, change))
-                and (done := self.fabric.run(change.node, argv)).returncode == 0
+                and (done := self.fabric.run(change.node, render_argv(argv, self._variables(plan, change)))).returncode
+                == 0
             }
             windows = tuple((w.started_ns, w.ended_ns) for w in self.windows() if w.fault == plan.name)
             fired = [node for node in plan.nodes if (s := self._statuses.get((plan.name, node))) and s.fired]

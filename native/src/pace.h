@@ -27,7 +27,7 @@ struct PacePage {
     std::uint32_t reserved0;
     std::atomic<std::uint64_t> value;    // the stretch, and its complement in the upper half
     std::atomic<std::uint64_t> changes;  // how often it was set
-    // By the ranks, for operators whose stretch was not 1000.
+    // By the ranks of the agent that runs or ran last, for operators whose stretch was not 1000.
     std::atomic<std::uint64_t> stretched_ops;
     std::atomic<std::int64_t> added_ns;
     std::uint8_t reserved1[kPaceBytes - 48];
@@ -71,6 +71,12 @@ class PaceFile {
         page_->stretched_ops.fetch_add(1, std::memory_order_relaxed);
         page_->added_ns.fetch_add((duration - planned).value, std::memory_order_relaxed);
         return true;
+    }
+
+    // A new run counts from 0.
+    void forget_counts() {
+        page_->stretched_ops.store(0, std::memory_order_relaxed);
+        page_->added_ns.store(0, std::memory_order_relaxed);
     }
 
     const PacePage& page() const { return *page_; }

@@ -12,7 +12,6 @@ from genie.errors import ConfigError, EnvironmentUnfit, PlanError
 from genie.fabric.base import Capabilities
 from genie.faults.config import FaultConfig, available_faults
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
-from genie.faults.recipe import load_mechanism, roles
 from genie.paths import conf_dir
 from genie.schema import build
 from genie.topology import build as build_topology
@@ -22,7 +21,7 @@ from genie.topology.model import Ecn, Link, Node, Port, PortModel, Topology
 GOLDEN = Path(__file__).parent.parent / "golden" / "faults"
 ALL_CAN = Capabilities(shaping=True, ecn=True, loss=True, delay=True, faults=True, marker="bpf", reasons={})
 UPLINKS = [f"leaf{i}/spine{j}" for i in (0, 1) for j in (0, 1)]
-EXACT = RunFacts(packets="exact", congestion_control="cubic", seed=1)
+EXACT = RunFacts(packets="exact", congestion_control="cubic", seed=1, addresses={"h0": "10.0.0.1"})
 
 
 def clos(ecn_on_hosts: bool = True) -> Topology:
@@ -103,7 +102,9 @@ REFUSALS = [
     pytest.param({"f": config(parameters={"rate": "1kbps"})}, ALL_CAN, EXACT, id="below what the shaper can"),
     pytest.param({"f": config("port_loss", parameters={"ratio": "120%"})}, ALL_CAN, EXACT, id="more than all packets"),
     pytest.param({"f": config("port_loss", parameters={"ratio": 0})}, ALL_CAN, EXACT, id="a loss of nothing"),
-    pytest.param({"f": config("port_loss", parameters={"ratio": 1})}, ALL_CAN, EXACT, id="a loss of everything"),
+    pytest.param({"x; flush ruleset; #": config("port_loss")}, ALL_CAN, EXACT, id="a name that nft would obey"),
+    pytest.param({"../x": config()}, ALL_CAN, EXACT, id="a name that leaves its folder"),
+    pytest.param({"a.b": config()}, ALL_CAN, EXACT, id="a name with a dot"),
     pytest.param({"f": config("port_loss")}, ALL_CAN, RunFacts(packets="bulk"), id="loss of super-packets"),
     pytest.param(
         {"f": config()},
@@ -165,17 +166,6 @@ def test_shipped_recipes_say_what_they_are(name: str) -> None:
     raw = (conf_dir() / "fault" / f"{name}.yaml").read_text()
     assert raw.startswith(f"# @package fault.{name}\n# "), "Hydra reads the package from the first line only"
     assert 20 < len(available_faults()[name]) < 110
-
-
-def test_every_role_is_complete() -> None:
-    for role in roles():
-        folder = load_mechanism(role).folder
-        phases = {path.stem for path in (folder / "tasks").glob("*.yml")}
-        assert phases == {"main", "precondition", "snapshot", "apply", "verify", "revert", "verify_reverted"}, role
-        last = yaml.safe_load((folder / "tasks" / "snapshot.yml").read_text())[-1]
-        assert "genie_journal" in last, f"{role}: the snapshot must end by writing the journal"
-        assert (folder / "README.md").is_file()
-        assert (folder / "meta" / "argument_specs.yml").is_file()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Evidence of faults of hosts: compute that was stretched, traffic of another tenant that arrived.
+
+Rules as in `genie.faults.evidence`: pure functions from a plan and what was observed, named in a role's
+``mechanism.yml``. That the change is in place is checked for every mechanism by its role's own reading.
+"""
+
+from __future__ import annotations
+
+import json
+
+from genie.faults.evidence import Check, Observed, Rule
+from genie.faults.plan import Change, FaultPlan
+
+Judged = tuple[list[Check], dict[str, float]]
+
+
+# ---- compute ------------------------------------------------------------------------------------------------------
+
+
+def _read_pace(plan: FaultPlan, change: Change) -> tuple[str, ...]:
+    return ("{{ genie_agent }}", "pace", "get", "--file", "{{ state }}/pace")
+
+
+def _judge_compute(plan: FaultPlan, observed: Observed) -> Judged:
+    """The ranks count operators that they stretched, from their agent's start on."""
+    checks: list[Check] = []
+    facts: dict[str, float] = {}
+    stretched = 0
+    for change in plan.changes:
+        host, text = change.target, observed.texts.get(("compute_stretched", change.target), "")
+        if not text.strip():
+            checks.append(Check(f"pace of {host} at the end", "read", "not read", False, port=host))
+            continue
+        told = json.loads(text)
+        facts |= {f"{host}.stretched_ops": told["stretched_ops"], f"{host}.added_ns": told["added_ns"]}
+        stretched += told["stretched_ops"]
+    what = "compute operators started while the fault was in effect"
+    checks.append(Check(what, "at least 1", str(stretched), stretched > 0, "exercised"))
+    return checks, facts
+
+
+# ---- traffic of others --------------------------------------------------------------------------------------------
+
+
+def _read_nothing(plan: FaultPlan, change: Change) -> tuple[str, ...]:
+    return ()
+
+
+def _judge_load(plan: FaultPlan, observed: Observed) -> Judged:
+    """Sent and arrived as the two ends' kernels count it: nobody listens there, so each packet that arrives is one
+    for no port.
+    """
+    facts: dict[str, float] = {}
+    checks: list[Check] = []
+    for sender in plan.nodes:
+        sent = observed.risen(sender, "UdpOutDatagrams")
+        found = "not recorded" if sent is None else str(sent)
+        checks.append(Check(f"packets that {sender} sent", "at least 1", found, bool(sent), port=sender))
+        facts[f"{sender}.sent"] = sent or 0
+    for victim in dict.fromkeys(str(change.values["to"]) for change in plan.changes):
+        arrived = observed.risen(victim, "UdpNoPorts")
+        found = "not recorded" if arrived is None else str(arrived)
+        what = f"packets of the other tenant arrived at {victim}"
+        checks.append(Check(what, "at least 1", found, bool(arrived), "exercised"))
+        facts[f"{victim}.arrived"] = arrived or 0
+    return checks, facts
+
+
+RULES: dict[str, Rule] = {
+    "compute_stretched": Rule(_read_pace, _judge_compute),
+    "load_arrived": Rule(_read_nothing, _judge_load),
+}
