@@ -319,6 +319,12 @@ def _revert(arguments: list[str]) -> int:
     return EXIT_OK if all(outcome.ok for outcome in outcomes) else EXIT_INVALID
 
 
+def _faults(arguments: list[str]) -> int:
+    from genie.faults import command
+
+    return command.run(arguments, lambda text: print(text, flush=True))
+
+
 def _no_more(arguments: Sequence[str], command: str) -> None:
     if arguments:
         raise ConfigError(f"'genie {command}' takes no arguments, found '{arguments[0]}'", hint=USAGE[command])
@@ -346,6 +352,7 @@ COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "trace": _trace,
     "report": _report,
     "revert": _revert,
+    "faults": _faults,
     "version": _version,
     "help": _help,
 }

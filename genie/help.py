@@ -29,6 +29,8 @@ _COMMANDS = (
     ("trace info|check PATH", "what a Chakra trace holds, and whether it can be replayed"),
     ("report RUN_DIR [--log]", "show a run again; --log sends it to MLflow"),
     ("revert [DIR]", "undo what killed runs below DIR (default runs) left behind, by their journals"),
+    ("faults list|show NAME", "every fault there is; all about one of them"),
+    ("faults apply|status|revert", "put faults on real hosts under any workload, look at them, put them back"),
     ("version", "print the version"),
 )
 _KEYS = (

@@ -1,0 +1,393 @@
+"""Faults under a workload that is not ours: ``genie faults apply``, ``status`` and ``revert``.
+
+An operator applies faults to hosts of an inventory and leaves: each host's warden takes them back when the time limit
+has passed, whatever becomes of this machine. What a later process needs to ask and to revert is in the folder
+``OUT/faults-TIME/``: ``operation.json`` and the journal. `genie.faults.command` calls this; planning, applying and
+reverting are those of a run (`genie.faults.plan`, `genie.faults.session`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from genie import topology
+from genie.errors import ConfigError, GenieError, PlanError, RunAborted
+from genie.fabric import open_fabric
+from genie.fabric.base import Capabilities, Fabric
+from genie.fabric.config import InventoryConfig
+from genie.fabric.ssh import SshTarget
+from genie.fabric.survey import linux_targets, survey
+from genie.faults import warden
+from genie.faults.audit import AuditLog
+from genie.faults.config import FaultConfig
+from genie.faults.journal import FILE_NAME as JOURNAL
+from genie.faults.journal import Entry, read_journal
+from genie.faults.plan import FaultPlan, RunFacts, plan_faults
+from genie.faults.reached import NodeRecord, ReachedHosts
+from genie.faults.safety import check, refuse_killed
+from genie.faults.session import FaultSession
+from genie.results.records import from_plain, to_plain
+from genie.schema import ExperimentConfig, build, to_mapping
+from genie.topology.model import Topology
+from genie.units import format_ns
+
+FILE_NAME = "operation.json"
+TOOLS = ("genie-warden", "genie-port", "genie-agent", "genie-load")
+Say = Callable[[str], None]
+_OWN_FOLDER = re.compile(r"/.+/[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """``operation.json``: what was applied where, so that another process can plan the very same again and find it.
+
+    ``faults`` are recipes as configured; ``tools`` are paths on the nodes. ``ends_real_ns`` is when the last time limit
+    has passed, 0 until everything is applied.
+    """
+
+    faults: Mapping[str, Any]
+    topology: Topology
+    capabilities: Capabilities
+    facts: RunFacts
+    nodes: tuple[NodeRecord, ...]
+    tools: Mapping[str, str]
+    inventory: str
+    ttl_ns: int
+    began_real_ns: int
+    ends_real_ns: int = 0
+
+    def plans(self) -> tuple[FaultPlan, ...]:
+        """The plans, as they were applied."""
+        faults = {name: build(FaultConfig, content, f"fault.{name}") for name, content in self.faults.items()}
+        return plan_faults(faults, self.topology, self.capabilities, self.facts)
+
+    def write(self, folder: Path) -> None:
+        """Whole or not at all; on disk before the call returns."""
+        content = {"format": "genie-faults-operation", "version": 1, **to_plain(self)}
+        temporary = folder / f".{FILE_NAME}"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / FILE_NAME)
+
+
+def read_operation(folder: Path) -> Operation:
+    """What ``folder`` says. Raises GenieError where it cannot be read."""
+    path = folder / FILE_NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != "genie-faults-operation" or content["version"] != 1:
+            raise ValueError(f"format {content['format']!r} version {content['version']!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GenieError(f"{path} cannot be read as what genie faults apply wrote: {error}") from error
+    return from_plain(Operation, content, str(path))
+
+
+# -- apply --------------------------------------------------------------------------------------------------------
+
+
+def apply(config: ExperimentConfig, say: Say) -> None:
+    """Plan, show, apply and leave; with ``dry_run`` plan and show only. Nothing is left where it raises."""
+    _refuse_what_ends_with_us(config)
+    network = topology.build(config.topology)
+    fabric = open_fabric(config.fabric, network, Path(config.out))
+    operation = _operation(config, network, fabric)
+    plans = operation.plans()
+    refuse_killed(config.safety)
+    check(plans, network, config.safety, config.allow_risk, fabric)
+    for note in fabric.notes:
+        say(f"note: {note}")
+    say("\n".join(plan.describe() for plan in plans))
+    say(f"ends by itself {config.safety.ttl} after it was armed (ttl), whatever becomes of this machine")
+    if config.dry_run:
+        say("dry_run: nothing was touched")
+        return
+    folder = _new_folder(Path(config.out))
+    audit = AuditLog(Path(config.out), run=str(folder))
+    for plan in plans:
+        audit.write("planned", plan.name, plan.targets)
+    fabric = open_fabric(config.fabric, network, folder)
+    operation = _with_nodes(operation, plans, fabric, ssh_targets(config.fabric))
+    session = FaultSession(plans, fabric, folder / JOURNAL, folder, ttl_ns=operation.ttl_ns)
+    try:
+        fabric.build()
+        operation.write(folder)
+        _apply(session, fabric, say)
+    except BaseException as error:
+        for plan in plans:
+            audit.write("refused", plan.name, plan.targets, result=str(error) or type(error).__name__)
+        raise
+    finally:
+        fabric.destroy()
+    ends_ns = time.time_ns() + operation.ttl_ns
+    replace(operation, ends_real_ns=ends_ns).write(folder)
+    for plan in plans:
+        audit.write("applied", plan.name, plan.targets, ttl_ns=operation.ttl_ns)
+    for record in session.records:
+        say(f"{record.action} {record.fault} on {', '.join(record.nodes)}: {', '.join(record.ports)}")
+    say(f"ends by itself by {_clock(ends_ns)} (in {config.safety.ttl})")
+    say(f"look:   genie faults status {folder}\nrevert: genie faults revert {folder}")
+
+
+def _refuse_what_ends_with_us(config: ExperimentConfig) -> None:
+    if not isinstance(config.fabric, InventoryConfig):
+        kind = config.choices["fabric"].kind
+        names = ",".join(config.fault)
+        raise PlanError(
+            f"fabric={kind} lives and ends with its run, so a fault applied to it would be gone with this command",
+            hint=f"run a workload under it: genie fault=[{names}]; or name real hosts with --inventory=hosts.yml",
+        )
+    if not config.fabric.inventory:
+        raise ConfigError("which hosts?", key="inventory", hint="add --inventory=hosts.yml (docs/inventory.md)")
+    for name, fault in config.fault.items():
+        if fault.window.kind == "iterations":
+            raise PlanError(
+                f"fault.{name}.window counts iterations of GENIE's ranks, and there are none",
+                hint="give the window in time: window.at=2s window.for=3s, or window.period=1s window.duty=0.1",
+            )
+
+
+def _operation(config: ExperimentConfig, network: Topology, fabric: Fabric) -> Operation:
+    """What is asked for, on the fabric as it is."""
+    facts = RunFacts(
+        packets=getattr(config.fabric, "packets", "bulk"),
+        congestion_control=config.transport.congestion_control,
+        seed=config.seed,
+        mtu=int(str(network.parameters.get("mtu", 1500))),
+        addresses={node.name: fabric.address(node.name) for node in network.hosts},
+        platforms={node.name: fabric.platforms(node.name) for node in network.nodes},
+    )
+    return Operation(
+        faults=to_mapping(config)["fault"],
+        topology=network,
+        capabilities=fabric.capabilities(),
+        facts=facts,
+        nodes=(),
+        tools={},
+        inventory=getattr(config.fabric, "inventory", ""),
+        ttl_ns=config.safety.ttl_ns,
+        began_real_ns=time.time_ns(),
+    )
+
+
+def _with_nodes(
+    operation: Operation, plans: Sequence[FaultPlan], fabric: Fabric, targets: Mapping[str, SshTarget]
+) -> Operation:
+    """With how to reach, in another process, every node that is changed."""
+    nodes = tuple(
+        NodeRecord(
+            name=node,
+            ansible=fabric.ansible_host(node),
+            state_dir=fabric.state_dir(node),
+            lock=fabric.lock_file(node),
+            target=targets.get(node),
+        )
+        for node in dict.fromkeys(node for plan in plans for node in plan.nodes)
+    )
+    return replace(operation, nodes=nodes, tools={name: fabric.tool(name) for name in TOOLS})
+
+
+def ssh_targets(config: InventoryConfig) -> Mapping[str, SshTarget]:
+    """How to reach each node of the inventory that commands can be run on."""
+    return linux_targets(survey(Path(config.inventory), config.group).entries)
+
+
+def _apply(session: FaultSession, fabric: Fabric, say: Say) -> None:
+    """Apply; windows in time begin now. Whatever fails, or is interrupted, is reverted before it is raised."""
+    session.apply()
+    timed = [plan for plan in session.plans if plan.config.window.kind != "whole"]
+    if not timed:
+        return
+    try:
+        offsets_ns, error_ns = _clock_offsets(fabric, timed)
+        session.start(time.monotonic_ns(), offsets_ns)
+    except BaseException:
+        session.revert()
+        raise
+    say(f"windows count from now; between hosts their edges are apart by up to {format_ns(2 * error_ns)}")
+
+
+def _clock_offsets(fabric: Fabric, plans: Sequence[FaultPlan]) -> tuple[dict[str, int], int]:
+    """CLOCK_MONOTONIC of each node minus ours, and how far off that may be: half of the longest question."""
+    offsets: dict[str, int] = {}
+    error_ns = 0
+    for plan in plans:
+        for node in plan.nodes:
+            folder = f"{fabric.state_dir(node)}/{plan.name}"
+            before_ns = time.monotonic_ns()
+            done = fabric.run(node, warden.request_argv(folder, "status", program=fabric.tool("genie-warden")))
+            after_ns = time.monotonic_ns()
+            if done.returncode != 0:
+                raise RunAborted(f"the warden of {plan.name} on {node} does not answer: {_line(done.stderr)}")
+            offsets[node] = warden.parse_status(done.stdout).mono_ns - (before_ns + after_ns) // 2
+            error_ns = max(error_ns, (after_ns - before_ns) // 2)
+    return offsets, error_ns
+
+
+def _new_folder(out: Path) -> Path:
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"faults-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    for number in range(100):
+        folder = out / (f"{name}-{number}" if number else name)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise ConfigError(f"{out} holds a hundred folders named {name}", key="out")
+
+
+# -- status and revert --------------------------------------------------------------------------------------------
+
+
+def operations(root: Path) -> list[Path]:
+    """Folders of `apply` at or below ``root``, oldest first. Raises ConfigError where ``root`` is no folder."""
+    if not root.is_dir():
+        raise ConfigError(f"there is no folder '{root}'", hint="give the one that genie faults apply printed")
+    return sorted({path.parent for path in root.rglob(FILE_NAME)})
+
+
+def status(root: Path, say: Say) -> bool:
+    """Ask every node that has a fault open. False where one needs somebody: it failed, or nobody there will undo it."""
+    folders = operations(root)
+    if not folders:
+        say(f"no faults were applied from {root}")
+    fine = True
+    for folder in folders:
+        entries = read_journal(folder / JOURNAL).entries
+        opened = [entry for entry in entries if entry.state != "closed"]
+        if not opened:
+            hows = ", ".join(dict.fromkeys(entry.how for entry in entries if entry.how))
+            say(f"{folder}: nothing is open{f' ({hows})' if hows else ''}")
+            continue
+        operation = read_operation(folder)
+        say(f"{folder}: {', '.join(dict.fromkeys(e.intent.fault for e in opened))}, applied {_since(operation)}")
+        with reach(operation) as hosts:
+            for fault, node in dict.fromkeys((e.intent.fault, e.intent.node) for e in opened):
+                objects = [e.intent.object for e in opened if (e.intent.fault, e.intent.node) == (fault, node)]
+                own, words = _state(operation, hosts, fault, node)
+                fine = fine and own
+                say(f"  {fault} on {node} ({', '.join(objects)}): {words}")
+    return fine
+
+
+def reach(operation: Operation) -> ReachedHosts:
+    """The nodes of an operation, not connected yet."""
+    return ReachedHosts(operation.nodes, operation.tools)
+
+
+def _state(operation: Operation, hosts: ReachedHosts, fault: str, node: str) -> tuple[bool, str]:
+    """Whether a fault on a node is in order, and how it is, in words."""
+    until = (
+        f"its time limit passes by {_clock(operation.ends_real_ns)}" if operation.ends_real_ns else "not all applied"
+    )
+    if not hosts.has_shell(node):
+        return True, f"not asked: only Ansible reaches it, and its commands carry their own time limit; {until}"
+    argv = warden.request_argv(f"{hosts.state_dir(node)}/{fault}", "status", program=hosts.tool("genie-warden"))
+    try:
+        done = hosts.run(node, argv)
+        if done.returncode != 0:
+            raise RunAborted(f"no warden answers: {_line(done.stderr or done.stdout)}")
+        found = warden.parse_status(done.stdout)
+    except RunAborted as error:
+        return False, f"{error.message}; {until}"
+    return describe(found)
+
+
+def describe(found: warden.Status) -> tuple[bool, str]:
+    """A warden's answer in words, and whether nobody needs to do anything about it. Pure."""
+    said = []
+    if found.fired:
+        done = "could not put it back" if found.may_be_applied else "put it back"
+        said.append(f"its time limit passed, and the warden {done}; genie faults revert reads it back")
+    elif found.alive:
+        words = {"open": "in effect", "armed": "armed, not in effect", "closed": "armed, not in effect"}
+        left_ns = max(0, found.ttl_end_mono_ns - found.mono_ns)
+        said.append(f"{words.get(found.state, found.state)}, undone in {format_ns(left_ns)} at the latest")
+    elif found.may_be_applied:
+        said.append("its warden is gone and the change may be in place: genie faults revert")
+    else:
+        said.append(f"not in effect ({found.state})")
+    ended = sum(1 for _, end in found.windows if end)
+    if ended:
+        said.append(f"{ended} windows ended")
+    said += [text for text in found.failures if not (found.fired and text.startswith("the time limit passed"))]
+    fine = not (found.may_be_applied and (found.fired or not found.alive)) and found.state != "failed"
+    return fine, "; ".join(said)
+
+
+def revert(root: Path, say: Say) -> bool:
+    """Put back all that is open at or below ``root`` and read it back. Idempotent. False where something is left."""
+    folders = operations(root)
+    if not folders:
+        say(f"no faults were applied from {root}")
+    results = []
+    for folder in folders:
+        try:
+            results.append(_revert(folder, say))
+        except GenieError as error:
+            say(f"{folder}: not reverted: {error.message}")
+            results.append(False)
+    return all(results)
+
+
+def _revert(folder: Path, say: Say) -> bool:
+    opened = read_journal(folder / JOURNAL).opened
+    if not opened:
+        say(f"{folder}: nothing is open")
+        return True
+    operation = read_operation(folder)
+    audit = AuditLog(folder.parent, run=str(folder))
+    with reach(operation) as hosts:
+        # Of a fabric a session that only reverts needs what these hosts have.
+        session = FaultSession(
+            operation.plans(), cast(Fabric, hosts), folder / JOURNAL, folder, ttl_ns=operation.ttl_ns
+        )
+        records = session.revert()
+        for record in records:
+            where = f"{record.fault} on {', '.join(record.nodes)}"
+            say(f"{folder}: {where}: {'as it was found' if record.ok else record.message}")
+            audit.write("reverted", record.fault, record.ports, result="ok" if record.ok else record.message)
+        left = {entry.intent.node for entry in read_journal(folder / JOURNAL).opened}
+        for problem in _tidy(hosts, opened, left):
+            say(f"{folder}: {problem}")
+    return not left
+
+
+def _tidy(hosts: ReachedHosts, opened: Sequence[Entry], left: set[str]) -> list[str]:
+    """Remove our own folder from nodes on which nothing is open any more; what could not be removed, in words."""
+    problems = []
+    for node in dict.fromkeys(entry.intent.node for entry in opened):
+        state = hosts.state_dir(node)
+        if node in left or not hosts.has_shell(node) or not _OWN_FOLDER.fullmatch(state):
+            continue
+        try:
+            done = hosts.run(node, ["rm", "-rf", "--", state])
+            words = _line(done.stderr) if done.returncode != 0 else ""
+        except RunAborted as error:
+            words = error.message
+        if words:
+            problems.append(f"{node} keeps {state}: {words}")
+    return problems
+
+
+def _clock(real_ns: int) -> str:
+    return f"{datetime.fromtimestamp(real_ns / 1e9, UTC):%H:%M:%S} UTC"
+
+
+def _since(operation: Operation) -> str:
+    ago_ns = max(0, time.time_ns() - operation.began_real_ns) // 10**9 * 10**9
+    return f"{format_ns(ago_ns)} ago to hosts of {operation.inventory}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:500] or "it said nothing"
