@@ -46,10 +46,16 @@ def _number(value: Any) -> Any:
     return value if isinstance(value, _AsFound) else int(value)
 
 
+def _formatted(value: str, *arguments: Any) -> Any:
+    unknown = [found for found in arguments if isinstance(found, _AsFound)]
+    return unknown[0] if unknown else value % arguments
+
+
 @cache
 def _environment(is_dry: bool) -> SandboxedEnvironment:
     environment = SandboxedEnvironment(undefined=_AsFound if is_dry else jinja2.StrictUndefined, autoescape=False)
     environment.filters["int"] = _number
+    environment.filters["format"] = _formatted
     return environment
 
 

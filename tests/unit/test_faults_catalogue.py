@@ -15,6 +15,7 @@ from genie import paths
 from genie.cli import main
 from genie.errors import ConfigError
 from genie.faults import catalogue
+from genie.faults.change import render_word
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "faults"
@@ -135,3 +136,10 @@ def test_the_command_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"hydra", "omegaconf", "numpy", "networkx", "mlflow", "rich", "ansible_runner", "jinja2"}
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [({"found": {"x": 10}}, "w=000a"), ({}, "w=<as found>")], ids=["known", "dry"]
+)
+def test_a_number_that_only_the_target_knows_has_no_format_yet(number: dict[str, object], shown: str) -> None:
+    assert render_word("w={{ '%04x' | format(found.x) }}", number, dry=not number) == shown
