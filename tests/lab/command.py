@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> int:
     up.add_argument("--minutes", type=float, default=120.0, help="the lab ends by itself after so long (%(default)g)")
     up.add_argument("--cpus", type=int, default=1, help="processors a machine")
     up.add_argument("--memory", type=int, default=1024, help="MiB a machine")
+    up.add_argument("--rate", type=int, default=20, help="Mb/s of the wire, 0 for no shaper (%(default)s)")
     up.add_argument(
         "--accelerator", choices=("auto", "kvm", "tcg"), default="auto", help="auto: kvm if a machine boots with it"
     )
@@ -79,7 +80,8 @@ def _up(options: argparse.Namespace) -> int:
     if parts.cached(options.cache) is None:
         print(f"lab: downloading a Debian kernel into {options.cache}", file=sys.stderr)
         parts.fetch(options.cache)
-    size = ["--cpus", str(options.cpus), "--memory", str(options.memory), "--accelerator", options.accelerator]
+    size = ["--cpus", str(options.cpus), "--memory", str(options.memory), "--rate", str(options.rate)]
+    size += ["--accelerator", options.accelerator]
     found, _ = lab.start(options.run, options.cache, options.minutes * 60, size)
     print(_words(found))
     return 0
@@ -89,7 +91,8 @@ def _words(found: Lab) -> str:
     state = found.state
     lines = [f"lab: up, Linux {state['kernel']} by {state['accelerator']}, booted in {state['boot_s']} s"]
     lines += [f"{name}  {found.machine(name)['address']}  scripts/lab ssh {name}" for name in found.names]
-    return "\n".join([*lines, f"inventory: {found.inventory}"])
+    lines.append(f"inventory: {found.inventory}, with fabric.control_address={state['control_address']}")
+    return "\n".join(lines)
 
 
 def _needed(run: Path) -> Lab:

@@ -1,7 +1,5 @@
 """One lab for all tests of this folder, booted when the first of them asks for it."""
 
-from pathlib import Path
-
 import lab as lab_module
 import parts
 import pytest
@@ -30,13 +28,10 @@ def lab(booted_from, tmp_path_factory):
 
 @pytest.fixture
 def wire(lab):
-    """The lab with its wire as it was at boot: no queueing discipline of ours, plugged in."""
+    """The lab, whose wire is then made again what it was at boot: plugged in, shaped and marking."""
     yield lab
     lab.cable(plugged=True)
+    shape = "tc qdisc replace dev wire0 root handle 7e1e: $shaper"
+    mark = "tc qdisc replace dev wire0 parent 7e1e:1 handle 7e1f: $marker"
     for name in lab.names:
-        lab.command(name, "tc", "qdisc", "del", "dev", "wire0", "root")
-
-
-@pytest.fixture
-def repository():
-    return Path(__file__).resolve().parents[2]
+        lab.output(name, "sh", "-c", f". /run/lab/conf/settings; {shape} && {mark}")

@@ -1,35 +1,49 @@
-"""One TCP flow between lab machines, run there by their own Python: `receive` or `send ADDRESS SECONDS`.
+"""TCP flows between lab machines, run there by their own Python: `receive FLOWS` or `send FLOWS ADDRESS SECONDS`.
 
-Prints bytes and seconds as JSON. Needs nothing but the standard library.
+Prints bytes and seconds of all flows together as JSON. Needs nothing but the standard library.
 """
 
 import json
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 PORT = 5201
 
 
-def receive():
-    with socket.create_server(("", PORT)) as server:
+def receive(flows):
+    with socket.create_server(("", PORT), backlog=flows) as server:
         print("listening", flush=True)
-        connection, _ = server.accept()
-        total, began = 0, time.monotonic()
-        with connection:
-            while data := connection.recv(1 << 16):
-                total += len(data)
-        return {"bytes": total, "seconds": time.monotonic() - began}
+        connections = [server.accept()[0] for _ in range(flows)]
+    began = time.monotonic()
+    with ThreadPoolExecutor(flows) as pool:
+        total = sum(pool.map(drain, connections))
+    return {"bytes": total, "seconds": time.monotonic() - began}
 
 
-def send(address, seconds):
+def drain(connection):
+    total = 0
+    with connection:
+        while data := connection.recv(1 << 16):
+            total += len(data)
+    return total
+
+
+def send(flows, address, seconds):
+    ends = time.monotonic() + seconds
+    with ThreadPoolExecutor(flows) as pool:
+        return {"bytes": sum(pool.map(lambda _: fill(address, ends), range(flows)))}
+
+
+def fill(address, ends):
+    total = 0
     with socket.create_connection((address, PORT)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
-        ends = time.monotonic() + seconds
-        total = 0
         while time.monotonic() < ends:
             total += connection.send(b"\0" * 65536)
-        return {"bytes": total}
+    return total
 
 
-print(json.dumps(receive() if sys.argv[1] == "receive" else send(sys.argv[2], float(sys.argv[3]))))
+role, count, *rest = sys.argv[1:]
+print(json.dumps(receive(int(count)) if role == "receive" else send(int(count), rest[0], float(rest[1]))))

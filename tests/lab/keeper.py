@@ -24,9 +24,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import guests
 import lab
-import machines
-from machines import Machine, Size
+from guests import Machine, Size
 from monitor import qmp
 from parts import LabError, Parts, ready
 
@@ -60,7 +60,7 @@ class Guest:
 
 def kvm_works(parts: Parts, cache: Path) -> bool:
     """Whether a machine boots under KVM, tried once a boot of this host and kept in the cache."""
-    if not machines.kvm_may_work():
+    if not guests.kvm_may_work():
         return False
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     known = cache / f"kvm-{parts.release}-{boot}"
@@ -68,7 +68,7 @@ def kvm_works(parts: Parts, cache: Path) -> bool:
         for old in cache.glob("kvm-*"):
             old.unlink()
         probe = subprocess.Popen(
-            machines.probe_argv(parts, kvm=True),
+            guests.probe_argv(parts, kvm=True),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -109,7 +109,7 @@ class Keeper:
         """Start all machines at once and wait until each answers SSH; what `lab.json` says of them."""
         began = time.monotonic()
         fleet = [Machine(1), Machine(2)]
-        machines.key_pair(self.run / "user_key", "user of a GENIE lab")
+        guests.key_pair(self.run / "user_key", "user of a GENIE lab")
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         for machine, wire in zip(fleet, ends, strict=True):
             self._start(machine, fleet, wire)
@@ -142,11 +142,12 @@ class Keeper:
                     "host_key": " ".join(public[:2]),
                 }
             )
-        lab.write_access(self.run, state)
+        lab.write_access(self.run, state, self.size.rate_mbps)
         return {
             "keeper": os.getpid(),
             "accelerator": "kvm" if self.kvm else "tcg",
             "kernel": self.parts.release,
+            "control_address": guests.CONTROL_ADDRESS,
             "boot_s": round(time.monotonic() - began, 1),
             "machines": state,
         }
@@ -170,10 +171,10 @@ class Keeper:
     def _start(self, machine: Machine, fleet: list[Machine], wire: socket.socket) -> None:
         folder = self.run / machine.name
         folder.mkdir(mode=0o700)
-        machines.write_settings(machine, fleet, self.parts, folder / "conf")
+        guests.write_settings(machine, fleet, self.parts, folder / "conf", self.size)
         (folder / "conf/authorized_keys").write_bytes((self.run / "user_key.pub").read_bytes())
         process = subprocess.Popen(
-            machines.argv(machine, self.parts, folder, self.size, self.kvm, wire.fileno()),
+            guests.argv(machine, self.parts, folder, self.size, self.kvm, wire.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -220,6 +221,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--accelerator", choices=("auto", "kvm", "tcg"), default="auto")
     parser.add_argument("--cpus", type=int, default=1)
     parser.add_argument("--memory", type=int, default=1024)
+    parser.add_argument("--rate", type=int, default=20)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--attached", action="store_true")
     options = parser.parse_args(arguments)
@@ -238,7 +240,7 @@ def main(arguments: list[str]) -> int:
     try:
         parts = ready(options.cache)
         kvm = options.accelerator == "kvm" or (options.accelerator == "auto" and kvm_works(parts, options.cache))
-        keeper = Keeper(options.run, parts, Size(options.cpus, options.memory), kvm)
+        keeper = Keeper(options.run, parts, Size(options.cpus, options.memory, options.rate), kvm)
         if options.attached:
             keeper.selector.register(0, selectors.EVENT_READ, None)
         state = keeper.boot()

@@ -184,7 +184,7 @@ def write_state(run: Path, state: dict[str, Any]) -> None:
     fresh.rename(run / "lab.json")
 
 
-def write_access(run: Path, state: list[dict[str, Any]]) -> None:
+def write_access(run: Path, state: list[dict[str, Any]], rate_mbps: int) -> None:
     """For the keeper: known_hosts, ssh_config and the Ansible inventory of machines that are up."""
     known = run / "known_hosts"
     known.write_text("".join(f"[127.0.0.1]:{machine['port']} {machine['host_key']}\n" for machine in state))
@@ -196,19 +196,23 @@ def write_access(run: Path, state: list[dict[str, Any]]) -> None:
         "StrictHostKeyChecking": "yes",
         "BatchMode": "yes",
     }
-    options = "".join(f"    {name} {value}\n" for name, value in secure.items())
+    # One connection a machine for all commands: signing in takes an emulated machine most of a second.
+    shared = {"ControlMaster": "auto", "ControlPath": str(run / "%n.ssh"), "ControlPersist": "10m"}
+    options = "".join(f"    {name} {value}\n" for name, value in (secure | shared).items())
     (run / "ssh_config").write_text(
         "".join(
             f"Host {machine['name']}\n    HostName 127.0.0.1\n    Port {machine['port']}\n    User root\n{options}"
             for machine in state
         )
     )
+    other = {a["name"]: b["name"] for a, b in (state, state[::-1])}
     hosts = {
         machine["name"]: {
             "ansible_host": "127.0.0.1",
             "ansible_port": machine["port"],
             "genie_address": machine["address"],
             "genie_interface": "wire0",
+            "genie_links": {"wire0": f"{other[machine['name']]}/wire0"},
         }
         for machine in state
     }
@@ -219,6 +223,7 @@ def write_access(run: Path, state: list[dict[str, Any]]) -> None:
             [word for name, value in secure.items() if name != "IdentityFile" for word in ("-o", f"{name}={value}")]
         ),
         "ansible_python_interpreter": "/usr/bin/python3",
+        **({"genie_rate": f"{rate_mbps}Mbps"} if rate_mbps else {}),
         "genie_allowed": True,
         "genie_platforms": ["linux"],
     }

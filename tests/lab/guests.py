@@ -15,6 +15,12 @@ from parts import GUEST, Parts
 WIRE_MTU = 4200
 """Bytes: RoCE's 4096 of payload and its headers, as on the embedded fabric."""
 
+CONTROL_ADDRESS = "127.78.0.1"
+"""This host, as the machines reach it: an address of its loopback that they have a route to, and to nothing else."""
+
+QUEUE_BYTES, KMIN_BYTES, KMAX_BYTES = 131072, 25600, 76800
+"""Queue and ECN thresholds of the wire's shaper, those of the embedded fabric's ports."""
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -22,6 +28,8 @@ class Size:
 
     cpus: int = 1
     memory_mib: int = 1024
+    rate_mbps: int = 20
+    """Of the shaper at each end of the wire; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class Machine:
         return f"52:54:00:77:{0 if network == 'manage' else 1:02x}:{self.number:02x}"
 
 
-def write_settings(machine: Machine, machines: list[Machine], parts: Parts, folder: Path) -> None:
+def write_settings(machine: Machine, machines: list[Machine], parts: Parts, folder: Path, size: Size) -> None:
     """What the machine reads at its start, and its SSH host key, into `folder`."""
     folder.mkdir(mode=0o700)
     key_pair(folder / "host_key", f"{machine.name} of a GENIE lab")
@@ -67,6 +75,9 @@ def write_settings(machine: Machine, machines: list[Machine], parts: Parts, fold
         "wire_mac": machine.mac("wire"),
         "wire_address": f"{machine.wire_address}/24",
         "wire_mtu": str(WIRE_MTU),
+        "control_address": CONTROL_ADDRESS,
+        "shaper": _shaper(size.rate_mbps),
+        "marker": _marker(size.rate_mbps),
     }
     (folder / "settings").write_text("".join(f"{name}='{value}'\n" for name, value in settings.items()))
     (folder / "sshd_config").write_text(
@@ -75,6 +86,19 @@ def write_settings(machine: Machine, machines: list[Machine], parts: Parts, fold
         "UseDNS no\nPrintMotd no\nMaxSessions 100\nMaxStartups 100\nSubsystem sftp internal-sftp\n"
         "SetEnv PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/lab/bin\n"
     )
+
+
+def _shaper(rate_mbps: int) -> str:
+    """tc's words for a shaper like those of the embedded fabric; empty for none."""
+    burst = max(4 * (WIRE_MTU + 14), rate_mbps * 1_000_000 // 8 // 2000)
+    return f"tbf rate {rate_mbps}mbit burst {burst}b limit {QUEUE_BYTES}b" if rate_mbps else ""
+
+
+def _marker(rate_mbps: int) -> str:
+    """tc's words for the red below it."""
+    burst = -(-(2 * KMIN_BYTES + KMAX_BYTES) // (3 * WIRE_MTU))
+    thresholds = f"limit {QUEUE_BYTES} min {KMIN_BYTES} max {KMAX_BYTES} avpkt {WIRE_MTU} burst {burst}"
+    return f"red {thresholds} bandwidth {rate_mbps}mbit probability 0.1 ecn nodrop" if rate_mbps else ""
 
 
 def key_pair(path: Path, comment: str) -> None:
@@ -98,13 +122,13 @@ def probe_argv(parts: Parts, kvm: bool) -> list[str]:
 def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wire: int) -> list[str]:
     """QEMU's command: console on standard output, a QMP socket in `folder`, `wire` a socket to the other machine.
 
-    The management network is QEMU's own, cut off from everything (`restrict`) but for connections that come in from
-    this host's loopback to the SSH port; the host's port is chosen by the kernel.
+    The management network is QEMU's own: connections come in from this host's loopback to the SSH port (the host's
+    port is chosen by the kernel), and the machines reach what they have a route to: `CONTROL_ADDRESS`.
     """
     conf = folder / "conf"
     shares = {"host": Path("/"), "conf": conf, "modules": parts.modules, "programs": parts.programs}
     net = machine.manage_network
-    user = f"user,id=manage,ipv6=off,restrict=on,net={net}.0/24,host={net}.2,hostfwd=tcp:127.0.0.1:0-{net}.15:22"
+    user = f"user,id=manage,ipv6=off,net={net}.0/24,host={net}.2,hostfwd=tcp:127.0.0.1:0-{net}.15:22"
     return [
         *_bare(parts, "genie_lab=boot"),
         *accelerated(kvm),
