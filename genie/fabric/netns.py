@@ -313,8 +313,8 @@ class NetnsFabric:
         return {"ansible_host": node, "ansible_connection": "genie_netns"}
 
     def platforms(self, node: str) -> tuple[str, ...]:
-        """Every node is a Linux."""
-        return ("linux",)
+        """Every node is a Linux, among others that can be entered from it."""
+        return ("netns", "linux")
 
     def state_dir(self, node: str) -> str:
         """Below the holder's private /run, so gone with it."""

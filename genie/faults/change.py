@@ -105,7 +105,10 @@ def render_steps(steps: Sequence[Step], variables: Mapping[str, Any], *, dry: bo
         items = _evaluate(step.each, variables, dry=dry)
         if isinstance(items, jinja2.Undefined):
             items = [items]
-        made += [render_argv(step.argv, {**variables, "item": item}, dry=dry) for item in items]
+        made += [
+            render_argv(step.argv, {**variables, "item": item, "loop_index": index}, dry=dry)
+            for index, item in enumerate(items)
+        ]
     return tuple(made)
 
 
@@ -126,7 +129,15 @@ def parse_state(reads: Sequence[Read], outputs: Sequence[tuple[int, str]], varia
             raise ConfigError(f"a role asks for the parser {read.parse!r}, which genie.faults.reading does not have")
         try:
             state |= parser(text, code, variables)
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration) as error:
+        except (
+            LookupError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            SyntaxError,
+            ArithmeticError,
+            StopIteration,
+        ) as error:
             said = " ".join(text.split())[:400] or "nothing"
             raise RunAborted(
                 f"{shlex.join(render_argv(read.argv, variables))} (exit code {code}) cannot be read: it printed "

@@ -39,6 +39,21 @@ def _judge_compute(plan: FaultPlan, observed: Observed) -> Judged:
     return checks, facts
 
 
+def _read_throttled(plan: FaultPlan, change: Change) -> tuple[str, ...]:
+    """Of windows that are over, and of one that is open, under cgroup v1 or v2."""
+    script = 'cat "$0" "$1/cpu/$2/cpu.stat" "$1/$2/cpu.stat" 2>/dev/null; true'
+    return ("sh", "-c", script, "{{ state }}/work/genie_{{ fault }}.stat", "/sys/fs/cgroup", "genie_{{ fault }}")
+
+
+def _judge_throttled(plan: FaultPlan, observed: Observed) -> Judged:
+    facts: dict[str, float] = {}
+    for change in plan.changes:
+        lines = [line.split() for line in observed.texts.get(("cpu_throttled", change.target), "").splitlines()]
+        facts[f"{change.target}.throttled"] = sum(int(line[1]) for line in lines if line[:1] == ["nr_throttled"])
+    most = max(facts.values(), default=0)
+    return [Check("periods in which a host was throttled", "at least 1", f"{most:g}", most > 0, "exercised")], facts
+
+
 # ---- traffic of others --------------------------------------------------------------------------------------------
 
 
@@ -68,5 +83,6 @@ def _judge_load(plan: FaultPlan, observed: Observed) -> Judged:
 
 RULES: dict[str, Rule] = {
     "compute_stretched": Rule(_read_pace, _judge_compute),
+    "cpu_throttled": Rule(_read_throttled, _judge_throttled),
     "load_arrived": Rule(_read_nothing, _judge_load),
 }

@@ -103,7 +103,11 @@ class Task:
 
     def variables(self, port: Mapping[str, Any]) -> dict[str, Any]:
         """What the templates of a change may name: parameters are the port's own keys."""
-        return {"port": {**port, **port["set"]}, **self.words}
+        seconds = -(-self.ttl_ns // 1_000_000_000)
+        hms = (
+            f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"  # for gear that keeps the limit itself
+        )
+        return {"port": {**port, **port["set"]}, **self.words, "ttl_hms": hms}
 
 
 def prepare(task: Task, shell: Shell) -> dict[str, Any]:

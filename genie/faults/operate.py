@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from genie import topology
 from genie.errors import ConfigError, GenieError, PlanError, RunAborted
 from genie.fabric import open_fabric
 from genie.fabric.base import Capabilities, Fabric
@@ -37,6 +36,7 @@ from genie.faults.safety import check, refuse_killed
 from genie.faults.session import FaultSession
 from genie.results.records import from_plain, to_plain
 from genie.schema import ExperimentConfig, build, to_mapping
+from genie.topology.inventory import inventory
 from genie.topology.model import Topology
 from genie.units import format_ns
 
@@ -100,7 +100,7 @@ def read_operation(folder: Path) -> Operation:
 def apply(config: ExperimentConfig, say: Say) -> None:
     """Plan, show, apply and leave; with ``dry_run`` plan and show only. Nothing is left where it raises."""
     _refuse_what_ends_with_us(config)
-    network = topology.build(config.topology)
+    network = inventory(config.fabric)
     fabric = open_fabric(config.fabric, network, Path(config.out))
     operation = _operation(config, network, fabric)
     plans = operation.plans()

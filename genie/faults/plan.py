@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from genie.engine.binaries import find_binary
@@ -26,6 +26,7 @@ from genie.topology.model import Node, Port, Topology
 
 ECN_CONTROLS = ("cubic", "reno", "dctcp")
 DRY_TOOLS = {"genie_port": "genie-port", "genie_agent": "genie-agent", "genie_load": "genie-load"}
+_FAULT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")  # part of nft tables, folders and inventory names
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _FOUND_UNIT = re.compile(r"'<as found>(?:bit|b)?'|<as found>(?:bit|b)?")
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -51,12 +52,23 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Attached:
+    """A cable at a node that has a fault: its interface there, and what is at the other end."""
+
+    interface: str
+    peer: str
+    peer_interface: str
+    tier: str
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One change at one ``object`` of one node (an interface, or for faults of nodes what the mechanism changes), on
     behalf of ``target``: the faulted port, number ``index`` of the topology, or the node.
 
     ``values``: the parameters as numbers for this target (``rate_bps`` on the wire, ``ratio_ppb``, …). ``commands`` and
-    ``undo`` are shell text as the role runs it, for people. ``platform`` is a file's stem in the role.
+    ``undo`` are shell text as the role runs it, for people. ``platform`` is a file's stem in the role. ``links``: the
+    cables at the node, of a fault of nodes.
     """
 
     target: str
@@ -66,8 +78,9 @@ class Change:
     index: int | None
     platform: str
     values: Mapping[str, int | str]
-    commands: tuple[str, ...]
-    undo: tuple[str, ...]
+    commands: tuple[str, ...] = ()
+    undo: tuple[str, ...] = ()
+    links: tuple[Attached, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +141,15 @@ class FaultPlan:
         if change.port is not None:
             model = change.port.model
             told["own_bps"] = round(model.rate_bps / self.facts.time_dilation)
-            told["limit_bytes"] = model.limit_bytes
+            told["limit_bytes"] = told["own_limit_bytes"] = model.limit_bytes
             if model.ecn is not None:
                 told |= {
                     "kmin_bytes": model.ecn.kmin_bytes,
                     "kmax_bytes": model.ecn.kmax_bytes,
                     "pmax": f"{model.ecn.pmax:.9g}",
                 }
+        if change.links:
+            told["links"] = [asdict(link) for link in change.links]
         return {**told, "set": dict(change.values)}
 
     def describe(self) -> str:
@@ -184,6 +199,8 @@ def plan_faults(
 
 
 def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capabilities, facts: RunFacts) -> FaultPlan:
+    if not _FAULT_NAME.fullmatch(name):
+        raise PlanError(f"fault: {name!r} cannot be the name of a fault: letters, digits, '_' and '-' only, at most 63")
     mechanism = load_mechanism(config.role)
     _refuse_unfit(name, mechanism, capabilities, facts)
     places: list[tuple[str, str, str, Port | None, int | None]] = []  # target, node, object, port, index
@@ -225,27 +242,22 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
         values: dict[str, int | str] = {}
         for parameter in mechanism.parameters:
             values |= convert(name, parameter, config.parameter(parameter.name), target, at_port, facts)
-        change = Change(target, node, subject, at_port, index, platform, values, (), ())
+        links = () if at_port else _attached(node, topology)
+        change = Change(target, node, subject, at_port, index, platform, values, links=links)
         how = load_platform(mechanism.role, platform)
         told = plan.port_variables(change)
         variables = {
             "port": {**told, **told["set"]}, **words(name, node, capabilities.marker), **DRY_TOOLS, "state": "<state>",
+            "ttl_hms": "<safety.ttl>",
         }  # fmt: skip
         do, undo = (render_steps(steps, variables, dry=True) for steps in (how.do, how.undo))
-        changes.append(
-            Change(
-                target,
-                node,
-                subject,
-                at_port,
-                index,
-                platform,
-                values,
-                tuple(map(_shown, do)),
-                tuple(map(_shown, undo)),
-            )
-        )
+        changes.append(replace(change, commands=tuple(map(_shown, do)), undo=tuple(map(_shown, undo))))
     return FaultPlan(name, mechanism, config, capabilities.marker, tuple(changes), facts)
+
+
+def _attached(node: str, topology: Topology) -> tuple[Attached, ...]:
+    ends = [(link.tier, *ends) for link in topology.links for ends in (link.ports, link.ports[::-1])]
+    return tuple(Attached(a.interface, b.node, b.interface, tier) for tier, a, b in ends if a.node == node)
 
 
 def words(fault: str, node: str, marker: str) -> dict[str, str]:

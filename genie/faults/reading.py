@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from genie.faults.reading_vendor import VENDOR_PARSERS
+
 Parser = Callable[[str, int, Mapping[str, Any]], dict[str, Any]]
 
 TBF_TICK_NS = 64
@@ -130,7 +132,26 @@ def neighbours(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, 
     if code != 0:
         raise ValueError(f"exit code {code}")
     lines = [line.split() for line in text.splitlines() if line.strip()]
-    return {"neighbours": sorted([line[0], "lladdr", line[line.index("lladdr") + 1]] for line in lines)}
+    return {
+        "neighbours": sorted(
+            [line[0], *(line[1:3] if line[1] == "dev" else []), "lladdr", line[line.index("lladdr") + 1]]
+            for line in lines
+        )
+    }
+
+
+def all_links(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``ip -j link show`` of a node: which of its links are administratively down, "none" if none is."""
+    found = sorted(link["ifname"] for link in json.loads(text) if "UP" not in link["flags"])
+    own = {link["interface"] for link in variables["port"]["links"]}
+    return {"down": " ".join(name for name in found if name in own) or "none"}
+
+
+def values(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Several values, one a line: ``values``. Raises ValueError where one could not be read."""
+    if code != 0:
+        raise ValueError(f"exit code {code}")
+    return {"values": text.split()}
 
 
 def uplinks(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,18 +182,26 @@ def uplinks(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any
 
 
 def ip_link(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """``ip -j link show dev X``: MTU and administrative state."""
+    """``ip -j link show dev X``: MTU and administrative state; with ``-s`` the packets dropped as they arrived, too."""
     link = json.loads(text)[0]
-    return {"mtu": link["mtu"], "up": "UP" in link["flags"], "group": link.get("group", "default")}
+    dropped = link.get("stats64", {}).get("rx", {}).get("dropped")
+    counters = {} if dropped is None else {"rx_dropped": dropped}
+    return {"mtu": link["mtu"], "up": "UP" in link["flags"], "group": link.get("group", "default"), **counters}
 
 
-def nothing(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """A command that must succeed and tells no state."""
 def pace(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
     """``genie-agent pace get``: the stretch of a host's compute, in thousandths."""
     if code != 0:
         raise ValueError("no pace")
     return {"stretch_milli": json.loads(text)["stretch_milli"]}
+
+
+def cpu_group(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The reading of role host_cpu: lines of a field and its value."""
+    told = dict(line.split(" ", 1) for line in text.splitlines())
+    if code != 0 or "controller" not in told:
+        raise ValueError("no cgroup was told of")
+    return told
 
 
 def load_status(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,12 +253,14 @@ def ingress_filters(text: str, code: int, variables: Mapping[str, Any]) -> dict[
     return {"filters": ", ".join(said) or "none"}
 
 
+def nothing(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """A command that must succeed and tells no state."""
     if code != 0:
         raise ValueError(f"exit code {code}")
     return {"there": True}
 
 
-PARSERS: dict[str, Parser] = {
+PARSERS: dict[str, Parser] = VENDOR_PARSERS | {
     parser.__name__: parser
     for parser in (
         root_qdisc,
@@ -239,14 +270,17 @@ PARSERS: dict[str, Parser] = {
         value,
         routes,
         neighbours,
+        all_links,
+        values,
         uplinks,
         ip_link,
-        nothing,
-    )
         pace,
+        cpu_group,
         load_status,
         trial,
         netem,
         ingress_hook,
         ingress_filters,
+        nothing,
+    )
 }

@@ -24,7 +24,7 @@ ACTS_ON = ("link", "port", "node", "host")
 PLACED = ("egress", "far_ingress")
 SPREADS = ("", "upstream")
 RISKS = ("low", "medium", "high")
-PLATFORMS = ("linux", "mlx5", "infiniband", "sonic", "cumulus", "eos")
+PLATFORMS = ("netns", "linux", "mlx5", "infiniband", "sonic", "cumulus", "eos")
 CONDITIONS = ("not", "at_least", "at_most")
 SUPPORTS = ("embedded", "lab", "stand-in")
 """Where a platform file is tested: on the embedded fabric, in virtual machines, against doubles of the gear's tools."""
@@ -105,9 +105,10 @@ class Step:
 class Platform:
     """How a role works on one kind of node (``platforms/NAME.yml``).
 
-    ``before``/``after``: what the fields read must be, before the change and while it is in effect. ``volatile``:
-    fields that change by themselves, which an undo need not restore. ``deadman``: "warden", or "own" where the commands
-    themselves carry a time limit on the target. ``risk`` overrides the mechanism's on this gear.
+    ``later``: commands that follow ``do`` by ``later_after`` ns, if it is still in effect then. ``before``/``after``:
+    what the fields read must be, before the change and while it is in effect. ``volatile``: fields that change by
+    themselves, which an undo need not restore. ``deadman``: "warden", or "own" where the commands themselves carry a
+    time limit on the target. ``risk`` overrides the mechanism's on this gear.
     """
 
     name: str
@@ -116,6 +117,8 @@ class Platform:
     before: Mapping[str, Any]
     do: tuple[Step, ...]
     after: Mapping[str, Any]
+    later_after: str
+    later: tuple[Step, ...]
     undo: tuple[Step, ...]
     volatile: tuple[str, ...]
     deadman: str
@@ -128,7 +131,7 @@ _KEYS = {
     "parameters", "evidence", "twin_counter", "spread",
 }  # fmt: skip
 _PLATFORM_KEYS = {
-    "support", "read", "before", "do", "after", "undo", "volatile", "deadman", "risk", "note",
+    "support", "read", "before", "do", "later", "after", "undo", "volatile", "deadman", "risk", "note",
 }  # fmt: skip
 
 
@@ -196,6 +199,8 @@ def load_platform(role: str, stem: str, folder: Path | None = None) -> Platform:
         before=_conditions(path, raw.get("before")),
         do=tuple(_step(path, step) for step in raw.get("do") or []),
         after=_conditions(path, raw.get("after")),
+        later_after=str((raw.get("later") or {}).get("after", "")),
+        later=tuple(_step(path, step) for step in (raw.get("later") or {}).get("do") or []),
         undo=tuple(_step(path, step) for step in raw.get("undo") or []),
         volatile=_texts(raw.get("volatile")),
         deadman=deadman,

@@ -167,7 +167,7 @@ def _check_reach(radius: BlastRadius, safety: SafetyConfig, fabric: str) -> None
                 whose += f", the default on {'an emulated fabric' if emulated else 'real hosts'}"
             shown = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
             raise FaultRefused(
-                f"the faults touch {len(found)} {what} ({shown}), and {whose}",
+                f"the faults touch {len(found)} {what if len(found) != 1 else what[:-1]} ({shown}), and {whose}",
                 hint=f"choose fewer targets (fault.NAME.count=N), or set safety.max_{what}={len(found)}",
             )
 
