@@ -17,6 +17,8 @@ from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, TOP_LEVEL_KEYS, key_own
 
 MULTI_GROUPS = ("fault",)
 OPTIONAL_GROUPS = ("collective", "experiment")
+CONTROLS: Mapping[str, tuple[str, ...]] = {"fault": ("none",)}
+"""Choices that are words of GENIE's own, with no file: ``fault=none`` is a healthy run that says so, for A/A."""
 GROUPS = (*DEFAULT_CHOICES, *MULTI_GROUPS, *OPTIONAL_GROUPS)
 KNOWN_KEYS = (*TOP_LEVEL_KEYS, "experiment")
 
@@ -245,6 +247,8 @@ def _check_group(override: Override, multirun: bool) -> None:
             hint=f"write {together}genie -m {group}={override.value} for one run each",
         )
     for value in values:
+        if value in CONTROLS.get(group, ()):
+            continue
         if value.lower() in {"null", "none", "~", "false", "''", '""'}:
             raise ConfigError(f"'{value}' is no choice", key=group, hint=f"write {_nothing(group)}")
         if value.startswith("{"):

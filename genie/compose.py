@@ -21,6 +21,7 @@ from typing import Any
 import hydra
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -30,7 +31,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from genie.argv import GROUPS, CommandLine, Override, quoted
+from genie.argv import CONTROLS, GROUPS, CommandLine, Override, quoted
 from genie.errors import ConfigError
 from genie.paths import conf_dir, user_conf_dirs
 from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, Choice, refuse_code, suggestion
@@ -118,6 +119,9 @@ def _use_folders(line: CommandLine) -> None:
             if (main / path.relative_to(folder)).exists():
                 name = path.relative_to(folder)
                 raise ConfigError(f"{path} has the name of GENIE's own {name}", hint="rename your file")
+    for group, words in CONTROLS.items():
+        for word in words:
+            ConfigStore.instance().store(group=group, name=word, node={"role": word}, package=f"{group}.{word}")
     _UserFolders.folders = folders
     Plugins.instance().register(_UserFolders)
 

@@ -363,7 +363,7 @@ def _create(plan: Plan, reproduce: str, parent: str) -> RunDir:
         seed=config.seed,
         hashes=plan.hashes,
         config_yaml=yaml.safe_dump(schema.to_mapping(config), sort_keys=False),
-        faults=tuple(config.fault),
+        faults=tuple(fault.name for fault in plan.faults),
         parent=parent,
         path=Path(config.run_dir) if config.run_dir else None,
     )

@@ -103,7 +103,8 @@ def make_plan(config: ExperimentConfig) -> Plan:
         addresses={node.name: fabric.address(node.name) for node in network.hosts} if config.fault else {},
         platforms={node.name: fabric.platforms(node.name) for node in network.nodes} if config.fault else {},
     )
-    faults = plan_faults(config.fault, network, capabilities, facts)
+    wanted = {name: fault for name, fault in config.fault.items() if not isinstance(fault, schema.NoFault)}
+    faults = plan_faults(wanted, network, capabilities, facts)
     settings = EngineSettings(
         run_id=bytes(16),  # each run has its own; `genie.experiment` fills it in
         iterations=config.warmup + config.workload.iterations,

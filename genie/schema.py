@@ -122,6 +122,18 @@ class ReportConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class NoFault:
+    """``fault=none``: a healthy run that is asked for as such, the control of an A/A comparison."""
+
+    role: Literal["none"] = "none"
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """It touches nothing."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
 class StopConfig:
     """What ends a run that is going wrong (docs/safety.md); None: not watched.
 
@@ -402,7 +414,11 @@ def _parse_faults(value: Any) -> dict[str, Any]:
             raise ConfigError(
                 f"sets values of fault '{name}', which was not chosen", key=f"fault.{name}", hint=f"add fault={name}"
             )
-    return {name: build(cls, content, f"fault.{name}") for name, content in faults.items()}
+    if "none" in faults and len(faults) > 1:
+        raise ConfigError("goes alone: it says that there is no fault", key="fault.none")
+    return {
+        name: build(NoFault if name == "none" else cls, content, f"fault.{name}") for name, content in faults.items()
+    }
 
 
 def build(cls: type[Any], mapping: Mapping[str, Any], path: str) -> Any:

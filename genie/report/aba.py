@@ -160,9 +160,12 @@ def _fault_lines(folder: AbaDir) -> Iterator[Text]:
     run = folder.arms().get("b")
     for fault in run.faults() if run else ():
         why = fault.why_not_in_effect()
-        state = ("NOT IN EFFECT", "bold magenta") if why else ("in effect", "green")
+        state = ("in effect", "green")
+        if why:  # an arm that was aborted ended before its faults could be proved
+            state = ("NOT IN EFFECT" if fault.checks else "NOT PROVED", "bold magenta")
+        said = f": {why}" if why and fault.checks else ""
         back = "reverted and read back" if fault.reverted else "NOT REVERTED"
-        yield Text.assemble(("fault  ", "bold"), f"{fault.name} ", state, f", {why or back}")
+        yield Text.assemble(("fault  ", "bold"), f"{fault.name} ", state, f", {back}{said}")
 
 
 def _places(folder: AbaDir, record: AbaRecord) -> Iterator[Text]:

@@ -295,15 +295,16 @@ def _drift(recovery: Slowdown, thresholds: Thresholds) -> str:
 
 
 def _verdict(result: AbaResult, thresholds: Thresholds) -> tuple[str, str]:
-    for arm in result.arms:
-        if arm.status == "missing":
-            return "invalid", f"arm {arm.name} ({ARMS[arm.name]}): {arm.why}"
-        if arm.status != "finished" or arm.verdict in ("", "invalid"):
-            return "invalid", f"arm {arm.name} ({ARMS[arm.name]}): {arm.why}"
+    # Why it ended early comes before what else is wrong with it.
+    ended = [arm for arm in result.arms if arm.status not in ("finished", "missing")]
+    missing = [arm for arm in result.arms if arm.status == "missing"]
+    invalid = [arm for arm in result.arms if arm.verdict in ("", "invalid")]
+    for arm in (*ended, *missing, *invalid):
+        return "invalid", f"arm {arm.name} ({ARMS[arm.name]}): {arm.why}"
     median, p99 = result.median, result.p99
     if median is None or p99 is None:
         return "invalid", "no iteration was measured"
-    what = "+".join(result.faults)
+    what = "+".join(result.faults) if result.faults != ("none",) else "no fault at all"
     text = f"median {_said(median)}, p99 {_said(p99)} of the baselines"
     if result.recovery and result.recovery.verdict in ("degraded", "improved"):
         return _against_each(result, what)

@@ -14,13 +14,17 @@ from hypothesis import strategies as st
 from rundir_maker import IN_EFFECT, make_run
 
 from genie import track
+from genie.aba import arm_plans
+from genie.argv import parse
 from genie.cli import main
-from genie.errors import ConfigError, GenieError
+from genie.compose import compose
+from genie.errors import ConfigError, FaultRefused, GenieError
+from genie.plan import make_plan
 from genie.report.aba import aba_markdown, render_aba
 from genie.results import statistics
 from genie.results.aba import AbaDir
 from genie.results.compare import judge_and_store
-from genie.schema import MlflowConfig
+from genie.schema import MlflowConfig, parse_config, to_mapping
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "report"
 FLAT = (30, *[20, 20.2, 19.9] * 4)
@@ -230,3 +234,56 @@ def test_the_arms_are_nested_below_one_run_with_the_verdict(tmp_path, monkeypatc
     assert {run.info.run_name for run in below} == {"a1-moe", "b-moe", "a2-moe"}
     assert track.log_aba(folder, MlflowConfig(), out=tmp_path).run_id == logged.run_id
     assert folder.record.tracking["run_id"] == logged.run_id
+
+
+# -- what may be asked for -----------------------------------------------------------------------------------
+
+
+def config_of(*overrides):
+    (composed,) = compose(parse(["experiment=quick", "fabric=loopback", *overrides]))
+    return parse_config(composed.mapping, composed.choices)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["protocol=aba"], "protocol: aba compares a fault with the runs before and after it, and there is none"),
+        (["protocol=aba", "fault=none", "baseline=none"], "baseline: protocol=aba brings its own baselines"),
+        (["fault=[none,link_rate]"], "fault.none: goes alone"),
+        (["fault=none", "fault.none.targets=all"], "fault.none.targets: there is no such key"),
+        (["safety.stop.stall=30s"], "safety.stop.stall: must be below timeout"),
+    ],
+    ids=["without a fault", "with a baseline", "none and a fault", "a target of none", "a stall after the timeout"],
+)
+def test_what_is_refused(overrides, said):
+    with pytest.raises(ConfigError) as caught:
+        config_of(*overrides)
+    assert said in caught.value.message
+
+
+def test_no_fault_can_be_asked_for_by_name():
+    config = config_of("fault=none", "protocol=aba")
+    assert list(config.fault) == ["none"]
+    assert parse_config(to_mapping(config)).fault == config.fault
+    plan = make_plan(config)
+    assert plan.faults == ()
+    assert "protocol aba: baseline, the faults below, baseline" in plan.render()
+
+
+def test_arms_differ_in_nothing_but_the_faults(tmp_path):
+    plan = replace(make_plan(config_of("fault=none", "protocol=aba", "expect=ok")), faults=("a fault",))
+    arms = dict(arm_plans(plan, tmp_path))
+    assert [arms[name].faults for name in ("a1", "b", "a2")] == [(), ("a fault",), ()]
+    assert [list(arms[name].config.fault) for name in ("a1", "b", "a2")] == [[], ["none"], []]
+    for name, arm in arms.items():
+        assert arm.config.run_dir == str(tmp_path / name)
+        assert (arm.config.protocol, arm.config.expect) == ("single", None)
+        assert (arm.programs, arm.host_of_rank, arm.settings) == (plan.programs, plan.host_of_rank, plan.settings)
+
+
+def test_the_kill_switch_refuses_a_run_but_not_its_plan(tmp_path):
+    keys = [f"safety.kill_switch={tmp_path}/KILL"]
+    (tmp_path / "KILL").touch()
+    with pytest.raises(FaultRefused, match="the kill switch"):
+        make_plan(config_of(*keys))
+    make_plan(config_of(*keys, "dry_run=true"))
