@@ -154,7 +154,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.chdir(tmp_path)
     made = Bench()
     monkeypatch.setattr(Session, "bench", made, raising=False)
-    monkeypatch.setattr(operate.topology, "build", lambda config: NETWORK)
+    monkeypatch.setattr(operate, "inventory", lambda config: NETWORK)
     monkeypatch.setattr(operate, "open_fabric", lambda *_: made)
     monkeypatch.setattr(operate, "ssh_targets", lambda config: {"h1": SshTarget("192.0.2.9", key="/k", become=True)})
     monkeypatch.setattr(operate, "reach", lambda operation: made)
