@@ -1,4 +1,5 @@
-"""A stand-in for one node: keeps the state of its ports and answers tc, nft, ip and genie-port as the real ones do.
+"""A stand-in for one node: keeps the state of its ports and answers tc, nft, genie-port and genie-warden as the real
+ones do. `Node.answer` is a `genie.faults.life.Shell`.
 
 The rounding is the real one: tbf keeps its burst as ticks of 64 ns (net/sched/sch_tbf.c, iproute2 tc_core.c), red its
 weight as a power of two found from the burst (iproute2 tc_red.c). As a program it is every one of these commands:
@@ -12,12 +13,17 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 
 class Refused(Exception):
-    """The command failed, as the real one would, with these words."""
+    """The command failed, as the real one would, with these words and this exit code."""
+
+    def __init__(self, words: str, code: int = 2) -> None:
+        super().__init__(words)
+        self.code = code
 
 
 def ticks(burst_bytes: int, rate_bytes_s: int) -> int:
@@ -69,27 +75,92 @@ def _child(words: list[str]) -> dict[str, Any]:
 
 
 class Node:
-    """State by interface, nft tables by name; `run` is one command, `shell` a line of them joined by ``&&``."""
+    """State by interface, nft tables by name, armed wardens by folder.
 
-    def __init__(self, ports: dict[str, Any], tables: dict[str, Any] | None = None) -> None:
+    ``refuse`` says in which words a command fails before it does anything; "" lets it through. ``ran`` is every command
+    that was given, in order.
+    """
+
+    def __init__(
+        self,
+        ports: dict[str, Any],
+        tables: dict[str, Any] | None = None,
+        wardens: dict[str, Any] | None = None,
+        refuse: Callable[[list[str]], str] = lambda argv: "",
+    ) -> None:
         self.ports = ports
         self.tables = tables if tables is not None else {}
+        self.wardens = wardens if wardens is not None else {}
+        self.refuse = refuse
+        self.ran: list[list[str]] = []
 
-    def shell(self, line: str) -> str:
-        """Output of all commands; raises Refused at the first that fails."""
-        return "".join(self.run(part) for part in _split(shlex.split(line)))
+    def answer(self, line: str) -> tuple[int, str, str]:
+        """A line of shell, as far as GENIE writes it: ``a && b``, ``a; printf … "$?";``, ``printf %s TEXT | b``."""
+        words = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+        words.whitespace_split = True
+        words.commenters = ""
+        out, err, code = "", "", 0
+        piped: str | None = None
+        skipping = False
+        for command, operator in _commands(words):
+            stdin, piped = piped or "", None
+            if skipping:
+                pass
+            elif command[0] == "printf":
+                said = command[-1] if command[1] == "%s" else f"\036{code}\036"
+                code = 0
+                if operator == "|":
+                    piped = said
+                else:
+                    out += said
+            else:
+                try:
+                    out += self.run(command, stdin)
+                    code = 0
+                except Refused as refused:
+                    err, code = f"{err}{refused}\n", refused.code
+            skipping = operator == "&&" and (skipping or code != 0)
+        return code, out, err
 
-    def run(self, argv: list[str]) -> str:
+    def run(self, argv: list[str], stdin: str = "") -> str:
         """Output of one command."""
+        self.ran.append(argv)
+        if words := self.refuse(argv):
+            raise Refused(words)
         name = Path(argv[0]).name
         if name == "true":
             return ""
+        if name == "genie-warden":
+            return self._warden(argv[1:], stdin)
         return {"tc": self._tc, "nft": self._nft, "genie-port": self._marker}[name](argv[1:])
+
+    def _warden(self, words: list[str], stdin: str) -> str:
+        """A dead-man's switch without a clock: armed, opened, closed, reverted as it is told."""
+        verb, folder = words[0], words[words.index("--dir") + 1]
+        if verb == "arm":
+            records = [line.split("\t") for line in stdin.splitlines()]
+            told = {kind: [_unescaped(r[1:]) for r in records if r[0] == kind] for kind in ("do", "undo", "check")}
+            if not told["undo"] or records[-1][0] != "window":
+                raise Refused("genie-warden: spec: no 'undo', or cut short", 1)
+            self.wardens[folder] = {**told, "state": "armed"}
+            return json.dumps(dict.fromkeys(("pid", "guardian_pid", "mono_ns", "real_ns", "ttl_end_mono_ns"), 1)) + "\n"
+        armed = self.wardens.get(folder)
+        if armed is None:
+            raise Refused(f"genie-warden: {folder}: no warden was armed here", 1)
+        if verb in ("open", "close", "revert") and armed["state"] != "reverted":
+            for argv in armed["do" if verb == "open" else "undo"]:
+                self.run(argv)
+            armed["state"] = {"open": "open", "close": "closed", "revert": "reverted"}[verb]
+        reply = {"ok": True, "error": "", "state": armed["state"], "alive": armed["state"] != "reverted"}
+        numbers = dict.fromkeys(("mono_ns", "real_ns", "ttl_end_mono_ns"), 1)
+        return json.dumps({**reply, **numbers, "may_be_applied": False, "log_error": "", "log": []}) + "\n"
 
     def _tc(self, words: list[str]) -> str:
         words = [word for word in words if word not in ("-j", "-s", "-d", "-r")]
         if words[:2] == ["qdisc", "show"]:
             wanted = words[3:4] or list(self.ports)
+            if not self.ports.keys() >= set(wanted):
+                raise Refused(f'Cannot find device "{wanted[0]}"', 1)
             return json.dumps([queue for name in wanted for queue in _queues(name, self.ports[name])]) + "\n"
         if words[2] != "dev" or words[3] not in self.ports:
             raise Refused(f'Cannot find device "{words[3]}"')
@@ -99,7 +170,8 @@ class Node:
             if words[6] != state["tbf"]["handle"]:
                 raise Refused("Error: Specified qdisc handle not found.")
             said = dict(zip(words[8::2], words[9::2], strict=True))
-            rate = int(said["rate"].removesuffix("bit")) // 8
+            speed = re.fullmatch(r"(\d+)bit", said["rate"])
+            rate = int(speed[1]) // 8 if speed else 0
             if rate == 0:
                 raise Refused('Illegal "rate"')
             burst = int(said["burst"].removesuffix("b"))
@@ -113,38 +185,71 @@ class Node:
         return ""
 
     def _nft(self, words: list[str]) -> str:
-        if words == ["-j", "list", "tables", "netdev"]:
-            found = [{"table": {"family": "netdev", "name": name}} for name in self.tables]
-            return json.dumps({"nftables": [{"metainfo": {}}, *found]}) + "\n"
+        if words[:4] == ["-j", "list", "table", "netdev"]:
+            if words[4] not in self.tables:
+                raise Refused("Error: No such file or directory", 1)
+            return json.dumps({"nftables": [{"metainfo": {}}, *_listed(words[4], self.tables[words[4]])]}) + "\n"
         statements = [part.split() for part in re.sub(r"\{[^}]*\}", "{}", " ".join(words)).split(";")]
         for verb, what, family, table, *rest in statements:
             assert family == "netdev"
             if (verb, what) == ("add", "table"):
                 self.tables.setdefault(table, {})
             elif (verb, what) == ("delete", "table"):
-                del self.tables[table]
+                if self.tables.pop(table, None) is None:
+                    raise Refused("Error: Could not process rule: No such file or directory", 1)
             elif what == "chain":
                 self.tables[table][rest[0]] = []
             else:
-                self.tables[table][rest[0]].append(" ".join(rest[1:]))
+                rule = " ".join(rest[1:])
+                chance = re.match(r"numgen random mod (\d+) < (\d+)", rule)
+                if chance and int(chance[2]) >= int(chance[1]):
+                    raise Refused(f"Error: Value {chance[2]} exceeds valid range 0-{int(chance[1]) - 1}", 1)
+                self.tables[table][rest[0]].append(rule)
         return ""
 
     def _marker(self, words: list[str]) -> str:
         said = dict(zip(words[2::2], words[3::2], strict=True))
-        state = next(state for state in self.ports.values() if state["ifindex"] == int(said["--ifindex"]))
+        if said["--interface"] not in self.ports:
+            raise Refused(f"genie-port: there is no interface {said['--interface']}", 1)
+        state = self.ports[said["--interface"]]
         if words[1] == "set":
             state["enabled"] = said["--enabled"] == "1"
         return json.dumps({"ifindex": state["ifindex"], "enabled": state["enabled"]}) + "\n"
 
 
-def _split(words: list[str]) -> list[list[str]]:
-    commands: list[list[str]] = [[]]
+def _unescaped(fields: list[str]) -> list[str]:
+    plain = {"t": "\t", "n": "\n", "\\": "\\"}
+    return [re.sub(r"\\(.)", lambda match: plain[match[1]], field) for field in fields]
+
+
+def _commands(words: Iterable[str]) -> Iterator[tuple[list[str], str]]:
+    """Each command of a line with the operator behind it."""
+    command: list[str] = []
     for word in words:
-        if word == "&&":
-            commands.append([])
-        else:
-            commands[-1].append(word)
-    return [command for command in commands if command]
+        if word not in (";", "&&", "|"):
+            command.append(word)
+        elif command:
+            yield command, word
+            command = []
+    if command:
+        yield command, ""
+
+
+def _listed(table: str, chains: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
+    """What ``nft -j list table`` says of a table whose rules `Node` keeps as text."""
+    yield {"table": {"family": "netdev", "name": table}}
+    for chain, rules in chains.items():
+        yield {"chain": {"family": "netdev", "table": table, "name": chain}}
+        for rule in rules:
+            expressions: list[dict[str, Any]] = []
+            if match := re.match(r"numgen random mod (\d+) < (\d+)", rule):
+                left = {"numgen": {"mode": "random", "mod": int(match[1]), "offset": 0}}
+                expressions.append({"match": {"op": "<", "left": left, "right": int(match[2])}})
+            if "counter" in rule:
+                expressions.append({"counter": {"packets": 0, "bytes": 0}})
+            if rule.endswith("drop"):
+                expressions.append({"drop": None})
+            yield {"rule": {"family": "netdev", "table": table, "chain": chain, "expr": expressions}}
 
 
 def _queues(name: str, state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -168,16 +273,17 @@ def main(state_file: str, argv: list[str]) -> int:
     with Path(state_file).open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         content = json.load(file)
-        node = Node(content["ports"], content["tables"])
+        node = Node(content["ports"], content["tables"], content["wardens"])
+        code = 0
         try:
-            sys.stdout.write(node.run(argv))
+            sys.stdout.write(node.run(argv, sys.stdin.read() if argv[:2] == ["genie-warden", "arm"] else ""))
         except Refused as refused:
             sys.stderr.write(f"{refused}\n")
-            return 2
+            code = refused.code
         file.seek(0)
         file.truncate()
-        json.dump({"ports": node.ports, "tables": node.tables}, file)
-    return 0
+        json.dump({"ports": node.ports, "tables": node.tables, "wardens": node.wardens}, file)
+    return code
 
 
 if __name__ == "__main__":

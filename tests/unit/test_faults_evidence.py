@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+sys.path.insert(0, str(Path(__file__).parent))
+from fault_node import Node as FaultNode
+from fault_node import port, red
+
+from genie.errors import RunAborted
 from genie.fabric.base import Capabilities
-from genie.faults.config import FaultConfig
+from genie.faults.change import State, parse_state
+from genie.faults.config import FaultConfig, WindowConfig
 from genie.faults.evidence import EvidenceRecord, Observed, is_plausible_count, judge, peak_rate_bps
-from genie.faults.plan import FaultPlan, RunFacts, plan_faults
+from genie.faults.parameters import PPB
+from genie.faults.plan import DRY_TOOLS, Change, FaultPlan, RunFacts, plan_faults
+from genie.faults.plan import words as plan_words
+from genie.faults.reading import PARSERS
 from genie.results.ports import NOT_KNOWN, RECORD
 from genie.topology.model import Ecn, Link, Node, Port, PortModel, Topology
 
@@ -49,21 +60,33 @@ def shaper(rate_bps: int, kind: str = "tbf") -> str:
 
 
 def drops(packets: int, lost: int, ppb: int = 1_000_000, chain: str = "at_h0") -> str:
-    match = {"match": {"op": "<", "left": {}, "right": ppb}}
+    match = {"match": {"op": "<", "left": {"numgen": {"mode": "random", "mod": PPB}}, "right": ppb}}
     rules = [[{"counter": {"packets": packets}}], [match, {"counter": {"packets": lost}}, {"drop": None}]]
     return json.dumps({"nftables": [{"rule": {"chain": chain, "expr": expression}} for expression in rules]})
 
 
-def observe(rule: str, text: str = "", taken: Any = None, before: Any = None, after: Any = None) -> Observed:
-    texts = {(rule, "h0/leaf0"): text} if text else {}
-    return Observed(before or {}, after or {}, taken, texts, {} if text else {(rule, "h0/leaf0"): "Cannot find device"})
+def read(fault: FaultPlan, text: str, change: Change) -> State:
+    """What the role's own platform makes of what its command printed; "" is a command that failed."""
+    told = fault.port_variables(change)
+    variables = {"port": {**told, **told["set"]}, **plan_words(fault.name, change.node, fault.marker), **DRY_TOOLS}
+    return parse_state(fault.platform(change).read, [(0 if text else 2, text)], variables)
+
+
+def observe(fault: FaultPlan, text: str, taken: Any = None, before: Any = None, after: Any = None) -> Observed:
+    """One reading at the end of the run, as `genie.faults.session` hands it over."""
+    target = fault.changes[0].target
+    try:
+        states, failures = {target: (read(fault, text, fault.changes[0]),)}, {}
+    except RunAborted as error:
+        states, failures = {}, {target: error.message}
+    return Observed(before or {}, after or {}, taken, {}, states, failures)
 
 
 SLOW = plan("port_rate", rate="10%")
 
 
 def rate(text: str = "", taken: Any = None, **more: Any) -> EvidenceRecord:
-    return judge(SLOW, observe("rate_capped", text, taken, **more))
+    return judge(SLOW, observe(SLOW, text, taken, **more))
 
 
 @pytest.mark.parametrize(
@@ -72,14 +95,18 @@ def rate(text: str = "", taken: Any = None, **more: Any) -> EvidenceRecord:
         pytest.param(rate(shaper(10_000_000), samples()), "in_effect", "in effect", id="limiting"),
         pytest.param(rate(shaper(10_000_000), samples(overlimits=0)), "not_exercised", "on none", id="never limiting"),
         pytest.param(rate(shaper(10_000_000), samples(rate_bps=2e6)), "not_exercised", "20% of its rate", id="idle"),
-        pytest.param(rate(shaper(100_000_000), samples()), "not_in_effect", "found 100 Mb/s", id="reset by someone"),
+        pytest.param(
+            rate(shaper(100_000_000), samples()), "not_in_effect", "rate_bps 100000000", id="reset by someone"
+        ),
         pytest.param(rate(shaper(10_000_000), samples(rate_bps=30e6)), "not_in_effect", "at most", id="too fast"),
         pytest.param(rate(shaper(10_000_000), None), "not_in_effect", "no samples", id="no samples"),
         pytest.param(rate(shaper(10_000_000), samples(1)), "not_in_effect", "no samples", id="samples of another port"),
         pytest.param(rate(shaper(10_000_000), samples(seconds=0.05)), "not_in_effect", "no samples", id="too short"),
-        pytest.param(rate("", samples()), "not_in_effect", "Cannot find device", id="the port is gone"),
-        pytest.param(rate(shaper(10_000_000, "bfifo"), samples()), "not_in_effect", "shaper", id="no tbf any more"),
-        pytest.param(rate("junk", samples()), "not_in_effect", "shaper", id="not JSON"),
+        pytest.param(rate("", samples()), "not_in_effect", "(exit code 2) cannot be read", id="the port is gone"),
+        pytest.param(
+            rate(shaper(10_000_000, "bfifo"), samples()), "not_in_effect", "found kind bfifo", id="no tbf any more"
+        ),
+        pytest.param(rate("junk", samples()), "not_in_effect", "it printed junk", id="not JSON"),
     ],
 )
 def test_rate(record: EvidenceRecord, state: str, words: str) -> None:
@@ -99,18 +126,20 @@ LOSSY = plan("port_loss", ratio="0.1%")
         pytest.param(drops(100_000, 1), "not_in_effect", "near 100.0", id="a hundredth"),
         pytest.param(drops(500, 0), "not_exercised", "0 of 500 (expected some 0.5)", id="too few packets"),
         pytest.param(drops(0, 0), "not_exercised", "0 of 0", id="no packets"),
-        pytest.param(drops(100_000, 103, ppb=2), "not_in_effect", "2 in a billion", id="another chance"),
-        pytest.param(drops(100_000, 103, chain="at_x"), "not_in_effect", "no counted drop rule", id="no such chain"),
-        pytest.param("", "not_in_effect", "Cannot find device", id="the table is gone"),
+        pytest.param(drops(100_000, 103, ppb=2), "not_in_effect", "found ratio_ppb 2", id="another chance"),
+        pytest.param(drops(100_000, 103, chain="at_x"), "not_in_effect", "found verdict nothing", id="no such chain"),
+        pytest.param("", "not_in_effect", "(exit code 2) cannot be read", id="it cannot be read"),
     ],
 )
 def test_loss(text: str, state: str, words: str) -> None:
-    seen = observe("drops_binomial", text)
-    if text:
-        seen = Observed({}, {}, None, seen.texts, {})
-    record = judge(LOSSY, seen)
+    record = judge(LOSSY, observe(LOSSY, text))
     assert record.state == state
     assert words in record.summary()
+
+
+def test_a_table_that_is_gone_is_no_loss() -> None:
+    gone = Observed({}, {}, None, {}, {"h0/leaf0": (PARSERS["nft_table"]("", 1, {}),)})
+    assert judge(LOSSY, gone).state == "not_in_effect"
 
 
 UNMARKED = plan("port_ecn")
@@ -130,17 +159,17 @@ FULL = samples(backlog=50_000)
     [
         pytest.param(OFF, end(), FULL, "in_effect", "in effect", id="would have marked and did not"),
         pytest.param(OFF, end(marked=4), FULL, "not_in_effect", "packets marked CE", id="one mark is too many"),
-        pytest.param(ON, end(), FULL, "not_in_effect", "marker of h0/leaf0 at the end", id="switched on by someone"),
+        pytest.param(ON, end(), FULL, "not_in_effect", "marking of h0/leaf0", id="switched on by someone"),
         pytest.param(OFF, end(over=0), samples(), "not_exercised", "0% of Kmin", id="no queue"),
         pytest.param(OFF, end(ect=10), FULL, "not_exercised", "TCP negotiated ECN", id="ECN was not negotiated"),
         pytest.param(OFF, {"h0/leaf0": {"ect_over": 9}}, FULL, "not_in_effect", "not recorded", id="marks not counted"),
         pytest.param(OFF, end(marked=NOT_KNOWN), FULL, "not_in_effect", "not recorded", id="marks not known"),
         pytest.param(OFF, end(), None, "not_in_effect", "no samples", id="queues not recorded"),
-        pytest.param("", end(), FULL, "not_in_effect", "Cannot find device", id="the marker is gone"),
+        pytest.param("", end(), FULL, "not_in_effect", "(exit code 2) cannot be read", id="the marker is gone"),
     ],
 )
 def test_marking(text: str, after: Any, taken: Any, state: str, words: str) -> None:
-    record = judge(UNMARKED, observe("marking_off", text, taken, START, after))
+    record = judge(UNMARKED, observe(UNMARKED, text, taken, START, after))
     assert record.state == state
     assert words in record.summary()
 
@@ -148,10 +177,11 @@ def test_marking(text: str, after: Any, taken: Any, state: str, words: str) -> N
 def test_marking_by_red_is_off_when_there_is_no_red() -> None:
     fault = plan("port_ecn", marker="red")
     after = {"h0/leaf0": {}, "h0": {"IpExtInECT0Pkts": 99}}
-    gone = judge(fault, observe("marking_off", shaper(100_000_000), FULL, {"h0": {"IpExtInECT0Pkts": 1}}, after))
+    gone = judge(fault, observe(fault, shaper(100_000_000), FULL, {"h0": {"IpExtInECT0Pkts": 1}}, after))
     assert gone.state == "in_effect", gone.summary()
-    still = json.dumps([{"kind": "red", "parent": "7e1e:1"}])
-    assert judge(fault, observe("marking_off", still, FULL, START, after)).state == "not_in_effect"
+    node = {**port(100_000_000, 6_250, 100_000, 3), "child": red(20_000, 60_000, 100_000, 1500, 100_000_000, "0.1")}
+    still = FaultNode({"leaf0": node}).run(["tc", "-j", "-d", "qdisc", "show", "dev", "leaf0"])
+    assert judge(fault, observe(fault, still, FULL, START, after)).state == "not_in_effect"
 
 
 def test_what_passed_alike_on_many_ports_is_one_line() -> None:
@@ -166,16 +196,63 @@ def test_what_passed_alike_on_many_ports_is_one_line() -> None:
     after = {name: {"ce_marked": int(name == "s/h4"), "ect_over": 1} for name in names}
     before = {name: {"ce_marked": 0, "ect_over": 0} for name in names}
     taken = np.concatenate([samples(change.index) for change in fault.changes])
-    record = judge(fault, Observed(before, after, taken, {("marking_off", name): OFF for name in names}, {}))
+    states = {change.target: (read(fault, OFF, change),) for change in fault.changes}
+    record = judge(fault, Observed(before, after, taken, {}, states))
+    assert len(names) == 9
     assert [check.what for check in record.checks if check.kind == "in_place"] == [
+        "marking of 9 ports",
         "packets marked CE by 8 ports",
-        "marker of 9 ports at the end",
         "packets marked CE by s/h4",
     ]
 
 
+def windowed(role: str, window: WindowConfig, **parameters: str) -> FaultPlan:
+    can = Capabilities(shaping=True, ecn=True, loss=True, faults=True, marker="bpf", reasons={})
+    fault = FaultConfig(role, "h0/leaf0", parameters=parameters, window=window)
+    return plan_faults({"f": fault}, WIRE, can, RunFacts(packets="exact", congestion_control="cubic"))[0]
+
+
+BRIEF = windowed("port_rate", WindowConfig(at="200ms", for_="600ms"), rate="10%")
+TENTH, WHOLE = read(BRIEF, shaper(10_000_000), BRIEF.changes[0]), read(BRIEF, shaper(100_000_000), BRIEF.changes[0])
+T0 = 10**12  # when the samples begin
+
+
+@pytest.mark.parametrize(
+    ("states", "windows", "fired", "state", "words"),
+    [
+        pytest.param((TENTH,), ((T0, T0 + 10**9),), (), "in_effect", "in effect", id="in effect while it was open"),
+        pytest.param((TENTH, TENTH), ((T0, T0 + 10**9), (T0 + 10**9, 0)), (), "in_effect", "", id="in each of two"),
+        pytest.param((TENTH, WHOLE), ((T0, T0 + 10**9),), (), "not_in_effect", "100000000", id="but not in the second"),
+        pytest.param((TENTH,), (), (), "not_in_effect", "windows of the fault: expected at least 1", id="never opened"),
+        pytest.param(
+            (TENTH,), ((T0, T0 + 10**9),), ("h0",), "not_in_effect", "h0 put itself back during the run", id="timed out"
+        ),
+        pytest.param((TENTH,), ((T0 - 9, T0 - 1),), (), "not_in_effect", "no samples", id="nothing sampled within it"),
+    ],
+)  # fmt: skip
+def test_a_fault_with_windows(states: Any, windows: Any, fired: Any, state: str, words: str) -> None:
+    seen = Observed({}, {}, samples(), {}, {"h0/leaf0": states}, {}, windows, fired)
+    record = judge(BRIEF, seen)
+    assert record.state == state, record.summary()
+    assert words in record.summary()
+
+
+def test_losses_of_all_windows_are_taken_together() -> None:
+    fault = windowed("port_loss", WindowConfig(period="1s", duty=0.5), ratio="0.1%")
+    states = tuple(read(fault, drops(50_000, lost), fault.changes[0]) for lost in (40, 60))
+    record = judge(fault, Observed({}, {}, None, {}, {"h0/leaf0": states}, {}, ((1, 2), (3, 4))))
+    assert record.state == "in_effect", record.summary()
+    assert record.facts == {"h0/leaf0.packets": 100_000, "h0/leaf0.lost": 100}
+
+
+def test_what_was_not_read_is_not_in_place() -> None:
+    record = judge(SLOW, Observed({}, {}, samples()))
+    assert record.state == "not_in_effect"
+    assert "shaper of h0/leaf0: expected as the fault makes it, found not read" in record.summary()
+
+
 def test_facts_for_the_healthy_twin() -> None:
-    facts = judge(UNMARKED, observe("marking_off", OFF, FULL, START, end())).facts
+    facts = judge(UNMARKED, observe(UNMARKED, OFF, FULL, START, end())).facts
     assert facts["ect_packets"] == 89
     assert facts["h0/leaf0.would_have_marked"] == 40
     assert facts["h0/leaf0.queue_max_bytes"] == 50_000

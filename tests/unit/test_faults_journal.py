@@ -32,6 +32,28 @@ def test_an_intent_is_open_until_closed_and_keeps_its_words(tmp_path: Path) -> N
     assert state.entries[0].how == "reverted"
 
 
+def test_what_a_role_needs_to_read_and_undo_again_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    told = {"object": "leaf0", "mtu": 1500, "set": {"rate_bps": 8_000}}
+    old = {"kind": "tbf", "marking": True, "list": [1, "a"], "nested": {"b": 1, "a": None}}
+    do, undo = (("tc", "a b", "{{ x }}"), ("true",)), (("tc", "'"),)
+    made = Intent("run1", "slow", "port_rate", "h0", "leaf0", old, undo, do, told, "linux.red")
+    with Journal(path) as journal:
+        journal.intend([made])
+    assert read_journal(path).opened[0].intent == made
+
+
+def test_a_record_without_the_newer_fields_is_still_undone(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with Journal(path) as journal:
+        journal.intend([intent()])
+    record = json.loads(path.read_text())
+    for key in ("do", "port", "platform"):
+        del record[key]
+    path.write_text(json.dumps(record) + "\n")
+    assert [entry.intent for entry in read_journal(path).opened] == [intent()]
+
+
 def test_a_second_snapshot_of_an_open_change_does_not_replace_the_first(tmp_path: Path) -> None:
     path = tmp_path / "j"
     later = Intent("run2", "link_rate", "port_rate", "h0", "leaf0", {"rate_bps": 10}, (("false",),))

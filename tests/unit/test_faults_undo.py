@@ -1,7 +1,7 @@
 """Apply, then the journal's undo, restores a port exactly: on a stand-in, for any state a port can be in.
 
-The commands and the undo are the roles' own, rendered from their files; Ansible itself runs them on the stand-in once
-for ``red``, which the kernel of the test machines may lack.
+The commands and the undo are the roles' own, rendered from their files and run by `genie.faults.life`; Ansible itself
+runs them on the stand-in once for ``red``, which the kernel of the test machines may lack.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shlex
 import stat
 import subprocess
 import sys
-from functools import cache
+import tempfile
 from pathlib import Path
 from typing import Any
 
-import jinja2.nativetypes
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,92 +26,77 @@ from fault_node import Node, port, red
 from genie.fabric.base import Capabilities, Completed
 from genie.faults.config import FaultConfig
 from genie.faults.journal import read_journal
-from genie.faults.plan import RunFacts, plan_faults
-from genie.faults.recipe import load_mechanism
+from genie.faults.life import Task, act, prepare, revert
+from genie.faults.plan import DRY_TOOLS, RunFacts, plan_faults, words
 from genie.faults.session import FaultSession
+from genie.faults.warden import Window
 from genie.topology.model import Ecn, Link, Port, PortModel, Topology
 from genie.topology.model import Node as TopologyNode
 
 
-@cache
-def environment() -> jinja2.nativetypes.NativeEnvironment:
-    """Ansible's templates, as far as the roles use them."""
-    made = jinja2.nativetypes.NativeEnvironment(undefined=jinja2.StrictUndefined)
-    made.filters |= {
-        "from_json": json.loads,
-        "quote": lambda value: shlex.quote(str(value)),
-        "dict2items": lambda value: [{"key": key, "value": inner} for key, inner in value.items()],
-    }
-    return made
+class Lives:
+    """One fault on a stand-in, through prepare, act and a revert that is made twice."""
 
+    def __init__(self, role: str, platform: str, node: Node, *, warden: str = "", **values: Any) -> None:
+        ports = [
+            {"target": f"n/{name}", "object": name, "interface": name, "mtu": 1500, "own_bps": 1, "set": {}}
+            | {key: value for key, value in values.items() if key in ("mtu", "own_bps")}
+            for name in node.ports
+        ]
+        for told in ports:
+            told["set"] = {key: value for key, value in values.items() if key not in ("mtu", "own_bps")}
+        self.node, self.ports = node, ports
+        self.role, self.platform, self.warden = role, platform, warden
 
-@cache
-def last_task(role: str, phase: str) -> dict[str, Any]:
-    return yaml.safe_load((load_mechanism(role).folder / "tasks" / f"{phase}.yml").read_text())[-1]
+    def task(self, folder: str) -> Task:
+        marker = self.platform.partition(".")[2]
+        return Task(
+            run="r", fault="f", role=self.role, node="n", platform=self.platform, ports=tuple(self.ports),
+            words={**words("f", "n", marker), **DRY_TOOLS}, journal=Path(folder) / "journal", window=Window("told"),
+            is_whole=True, ttl_ns=10**10, warden=self.warden, state="/run/genie/n", lock="",
+        )  # fmt: skip
 
-
-def rendered(role: str, phase: str, key: str, variables: dict[str, Any]) -> Any:
-    task = last_task(role, phase)
-    known = dict(variables)
-    if phase == "snapshot":
-        for name, text in task.get("vars", {}).items():
-            known[name] = environment().from_string(text).render(known)
-    return environment().from_string(task["genie_journal"][key] if key == "entries" else task[key]).render(known)
-
-
-def live_through(role: str, node: Node, variables: dict[str, Any]) -> None:
-    """Precondition's reading, snapshot, apply, undo, on ``node``."""
-    if role == "port_rate":
-        said = node.run(["tc", "-j", "-r", "qdisc", "show"])
-        variables["genie_queues"] = {"stdout": said}
-    elif role == "port_ecn":
-        if variables["genie_marker"] == "red":
-            said = node.run(["tc", "-j", "-d", "qdisc", "show"])
-        else:
-            shown = (["genie-port", "marker", "get", "--ifindex", str(p["ifindex"])] for p in node.ports.values())
-            said = "".join(node.run(argv) for argv in shown)
-        variables["genie_marking"] = {"stdout": said, "stdout_lines": said.splitlines()}
-    entries = rendered(role, "snapshot", "entries", variables)
-    variables["genie_found"] = {entry["object"]: entry["old"] for entry in entries}
-    before = copy.deepcopy((node.ports, node.tables))
-    node.shell(rendered(role, "apply", "ansible.builtin.raw", variables))
-    assert (node.ports, node.tables) != before, "the fault changed nothing"
-    for _ in range(2):  # the second time, as after a crash that lost the closing of the journal
-        for entry in entries:
-            for argv in entry["undo"]:
-                node.run([str(word) for word in argv])
-    assert (node.ports, node.tables) == before
+    def live(self) -> None:
+        node = self.node
+        before = copy.deepcopy((node.ports, node.tables))
+        with tempfile.TemporaryDirectory() as folder:
+            task = self.task(folder)
+            prepare(task, node.answer)
+            assert (node.ports, node.tables) == before, "preparing changed something"
+            act(task, node.answer)
+            assert (node.ports, node.tables) != before, "the fault changed nothing"
+            for _ in range(2):  # the second time, as after a crash that lost the closing of the journal
+                revert(task, node.answer)
+                assert (node.ports, node.tables) == before
 
 
 RATES = st.integers(1_000, 50_000_000_000).map(lambda bytes_s: bytes_s * 8)
 PORTS = st.lists(st.tuples(RATES, st.integers(1514, 4_000_000), st.integers(3_000, 64_000_000)), min_size=1, max_size=4)
 
 
-def told(names: list[str], marker: str, **values: Any) -> dict[str, Any]:
-    ports = [{"port": f"n/{name}", "interface": name, "mtu": 1500, "own_bps": 1, **values} for name in names]
-    return {
-        "genie_fault": "f", "genie_node": "n", "genie_marker": marker, "genie_marker_map": "/m",
-        "genie_tool": "genie-port", "genie_ports": ports,
-    }  # fmt: skip
+WARDENS = pytest.mark.parametrize("warden", ["", "genie-warden"], ids=["by itself", "by its warden"])
 
 
+@WARDENS
 @settings(max_examples=40, deadline=None)
 @given(shapes=PORTS, share=st.floats(0.001, 0.999))
-def test_a_rate_is_undone_to_the_tick(shapes: list[tuple[int, int, int]], share: float) -> None:
+def test_a_rate_is_undone_to_the_tick(shapes: list[tuple[int, int, int]], share: float, warden: str) -> None:
     node = Node({f"e{i}": port(rate, burst, limit, i) for i, (rate, burst, limit) in enumerate(shapes)})
-    variables = told(list(node.ports), "none")
-    for described, (rate, _, _) in zip(variables["genie_ports"], shapes, strict=True):
-        described["rate_bps"] = max(8, int(rate * share) // 8 * 8)
-    live_through("port_rate", node, variables)
+    lives = Lives("port_rate", "linux", node, warden=warden)
+    for described, (rate, _, _) in zip(lives.ports, shapes, strict=True):
+        described["set"] = {"rate_bps": max(8, int(rate * share) // 8 * 8)}
+    lives.live()
 
 
+@WARDENS
 @settings(max_examples=25, deadline=None)
 @given(ppb=st.integers(1, 10**9), count=st.integers(1, 5))
-def test_loss_leaves_no_table(ppb: int, count: int) -> None:
+def test_loss_leaves_no_table(ppb: int, count: int, warden: str) -> None:
     node = Node({f"e{i}": port(8_000_000, 6000, 100_000, i) for i in range(count)}, {"filter": {"in": ["accept"]}})
-    live_through("port_loss", node, told(list(node.ports), "none", ratio_ppb=ppb))
+    Lives("port_loss", "linux", node, warden=warden, ratio_ppb=ppb).live()
 
 
+@WARDENS
 @settings(max_examples=25, deadline=None)
 @given(
     kmin=st.integers(9_000, 500_000),
@@ -123,19 +105,22 @@ def test_loss_leaves_no_table(ppb: int, count: int) -> None:
     rate=RATES,
     mtu=st.sampled_from([1500, 9000]),
 )
-def test_red_comes_back_with_every_option(kmin: int, more: int, probability: str, rate: int, mtu: int) -> None:
+def test_red_comes_back_with_every_option(
+    kmin: int, more: int, probability: str, rate: int, mtu: int, warden: str
+) -> None:
     node = Node({f"e{i}": port(rate, 6_000, 4_000_000, i) for i in range(2)})
     for state in node.ports.values():
         state["child"] = red(kmin, kmin + more, 4_000_000, mtu, rate, probability)
-    live_through("port_ecn", node, told(list(node.ports), "red", own_bps=rate, mtu=mtu))
+    Lives("port_ecn", "linux.red", node, warden=warden, own_bps=rate, mtu=mtu).live()
 
 
+@WARDENS
 @pytest.mark.parametrize("enabled", [[True], [True, False, True]], ids=["all on", "one was off before"])
-def test_a_marker_comes_back_as_it_was(enabled: list[bool]) -> None:
+def test_a_marker_comes_back_as_it_was(enabled: list[bool], warden: str) -> None:
     node = Node({f"e{i}": port(8_000_000, 6000, 100_000, i) for i in range(len(enabled))})
     for state, was in zip(node.ports.values(), enabled, strict=True):
         state["enabled"] = was
-    live_through("port_ecn", node, told(list(node.ports), "bpf"))
+    Lives("port_ecn", "linux.bpf", node, warden=warden).live()
 
 
 class StandIn:
@@ -145,14 +130,20 @@ class StandIn:
 
     def __init__(self, folder: Path, ports: dict[str, Any]) -> None:
         self.state = folder / "state.json"
-        self.state.write_text(json.dumps({"ports": ports, "tables": {}}))
+        self.state.write_text(json.dumps({"ports": ports, "tables": {}, "wardens": {}}))
         self.bin = folder / "bin"
         self.bin.mkdir()
         program = Path(__file__).with_name("fault_node.py")
-        for name in ("ip", "tc", "nft", "genie-port"):
+        for name in ("ip", "tc", "nft", "genie-port", "genie-warden"):
             path = self.bin / name
             path.write_text(f'#!/bin/sh\nexec {sys.executable} {program} {self.state} {name} "$@"\n')
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def read(self) -> dict[str, Any]:
+        """Ports and tables of the node, without the wardens that ended."""
+        content: dict[str, Any] = json.loads(self.state.read_text())
+        del content["wardens"]
+        return content
 
     def run(self, node: str, argv: list[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> Completed:
         path = f"{self.bin}:{os.environ['PATH']}"
@@ -160,6 +151,18 @@ class StandIn:
             argv, input=stdin, capture_output=True, timeout=timeout_s, check=False, env={**os.environ, "PATH": path}
         )
         return Completed(node, tuple(argv), done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def tool(self, name: str) -> str:
+        return name
+
+    def ansible_host(self, node: str) -> dict[str, str]:
+        return {"ansible_host": node, "ansible_connection": "genie_netns"}
+
+    def state_dir(self, node: str) -> str:
+        return f"/run/genie/{node}"
+
+    def lock_file(self, node: str) -> str:
+        return ""
 
 
 def test_ecn_off_by_red_through_ansible(tmp_path: Path) -> None:
@@ -175,13 +178,15 @@ def test_ecn_off_by_red_through_ansible(tmp_path: Path) -> None:
     fault = FaultConfig("port_ecn", "a/b")
     plans = plan_faults({"ecn_off": fault}, topology, can, RunFacts(congestion_control="cubic"))
     session = FaultSession(plans, fabric, tmp_path / "journal", tmp_path)  # type: ignore[arg-type]
-    before = json.loads(fabric.state.read_text())
+    before = fabric.read()
     session.apply()
-    during = json.loads(fabric.state.read_text())["ports"]
+    during = fabric.read()["ports"]
     assert during["b"]["child"]["kind"] == "bfifo"
     assert during["a"] == before["ports"]["a"], "a port that is no target was changed"
     evidence = session.evidence({}, {}, None)[0]
-    assert [check.found for check in evidence.checks if check.what.startswith("marker of")] == ["off"]
+    assert [(check.found, check.ok) for check in evidence.checks if check.what.startswith("marking of")] == [
+        ("marking False", True)
+    ]
     assert [record.ok for record in session.revert()] == [True]
-    assert json.loads(fabric.state.read_text()) == before
+    assert fabric.read() == before
     assert read_journal(tmp_path / "journal").opened == ()
