@@ -146,7 +146,7 @@ def _apply(state: State, words: list[str]) -> str:
         state["pending"] = None
         tree = copy.deepcopy(state["revisions"][words[0]])
     elif state["pending"] is None:
-        return "Warning: current pending revision has no changes\n"
+        raise Failed("Error: no pending revision to apply\n")
     else:
         tree, state["pending"] = state["pending"], None
     state["revision"] = max(int(name) for name in state["revisions"]) + 1

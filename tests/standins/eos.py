@@ -29,6 +29,7 @@ def switch(**changed: Any) -> State:
         "mtu": "mtu 9214",
         "speed": "",
         "shutdown": "",
+        "shape": "",
         "pfc": "priority-flow-control on",
         "pfc 3": "priority-flow-control priority 3 no-drop",
         "ecn 3": "random-detect ecn minimum-threshold 150 kbytes maximum-threshold 1500 kbytes max-mark-probability 10",
@@ -128,6 +129,10 @@ def _configure(tree: dict[str, dict[str, str]], mode: dict[str, Any], line: str)
         own[f"ecn {mode['queue']}"] = "" if negated else text
     elif rest[0] == "shutdown":
         own["shutdown"] = "" if negated else "shutdown"
+    elif text.startswith("shape rate"):
+        if not negated and not re.fullmatch(r"shape rate \d+( (kbps|percent|pps))?", text):
+            raise ValueError("Invalid input")
+        own["shape"] = "" if negated else text
     elif rest[0] == "mtu":
         if not negated and not 68 <= int(rest[1]) <= 9214:
             raise ValueError("Invalid input")

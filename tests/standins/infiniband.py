@@ -9,6 +9,7 @@ width that is not supported is refused by the port's management agent. A disable
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from standin import Failed, State, Tool
@@ -42,6 +43,17 @@ def subnet() -> State:
     }
 
 
+def build(root: Path) -> Path:
+    """A /sys in which the interface ib0 is port 1 of mlx5_0."""
+    card = root / "sys/devices/pci0000:16/0000:17:00.0"
+    (card / "infiniband/mlx5_0").mkdir(parents=True)
+    net = root / "sys/class/net/ib0"
+    net.mkdir(parents=True)
+    (net / "device").symlink_to("../../../devices/pci0000:16/0000:17:00.0")
+    (net / "dev_port").write_text("0\n", encoding="ascii")
+    return root / "sys"
+
+
 def _best(mask: int) -> int:
     return 1 << (mask.bit_length() - 1) if mask else 0
 
@@ -72,6 +84,8 @@ def ibportstate(state: State, argv: list[str]) -> str:
     if len(words) < 2:
         raise Failed("Usage: ibportstate [options] <dest dr_path|lid|guid> <portnum> [<op>]\n", 255)
     lid, number, *operations = words
+    if "-D" in argv:  # a directed route: "0" is the local port, which answers whatever its link does
+        lid = str(state["local_lid"]) if lid == "0" else lid
     node = state["nodes"].get(str(int(lid, 0)) if lid[:1].isdigit() else lid)
     local = state["nodes"][str(state["local_lid"])]["ports"]["1"]
     own = (node or {"ports": {}})["ports"].get(number)

@@ -1,9 +1,11 @@
 """ethtool, mlxlink, ip, devlink and rdma on a ConnectX host: the link, its peer, the rings, the counters.
 
 A link trains to the fastest speed that both ends allow, and flaps whenever what an end allows changes; a peer that has
-only auto-negotiation leaves a forced end without a link. Sources: ethtool(8) and ethtool 6.1 ``netlink/settings.c``
-(what it prints; without ``advertise``, ``autoneg on`` advertises all that is supported; "Unknown!" while there is no
-link); Linux ``mlx5/core/en_ethtool.c`` (a speed the port lacks is refused, channels restart for ``-G``) and
+only auto-negotiation leaves a forced end without a link. ``training_looks``: how often one sees no link yet after that.
+
+Sources: ethtool(8) and ethtool 6.1 ``netlink/settings.c`` (what it prints; without ``advertise``, ``autoneg on``
+advertises all that is supported; "Unknown!" while there is no link); Linux ``mlx5/core/en_ethtool.c`` (a speed the
+port lacks is refused, channels restart for ``-G``) and
 ``Documentation/networking/.../mlx5/counters.rst``; mstflint ``mlxlink/modules/mlxlink_commander.cpp`` @b9d9e844 (JSON
 layout; DN is verified after 2 s and fails where KEEP_ETH_LINK_UP holds the port); iproute2 ``ip/iplink.c``,
 ``devlink/devlink.c``, ``rdma/stat.c``. The wait of mlxlink is left out.
@@ -48,6 +50,8 @@ def device(name: str = "ens1f0np0", **changed: Any) -> dict[str, Any]:
         "speed": 200_000,
         "carrier": True,
         "link_down_events_phy": 0,
+        "training_looks": 0,
+        "still_training": 0,
         "rx_ring": 1024,
         "tx_ring": 1024,
         "ring_most": 8192,
@@ -71,6 +75,7 @@ def train(state: State, name: str, *, flap: bool = True) -> None:
     common = [speed for speed in wanted if speed in own["peer_speeds"]]
     refused = not own["autoneg"] and own["peer_needs_autoneg"]
     is_up = own["port_up"] and (own["admin_up"] or own["keep_link_up"]) and bool(common) and not refused
+    own["still_training"] = own["training_looks"]
     own["carrier"] = is_up
     own["speed"] = max(common) if is_up else 0
     show_link(state, name)
@@ -158,7 +163,8 @@ def _modes(speeds: list[int]) -> str:
 
 
 def _shown_link(name: str, own: dict[str, Any]) -> str:
-    seen = own["carrier"] and own["admin_up"]
+    seen = own["carrier"] and own["admin_up"] and not own["still_training"]
+    own["still_training"] = max(0, own["still_training"] - 1)
     rows = [
         "Supported ports: [ Backplane ]",
         f"Supported link modes:   {_modes(own['supported'])}",

@@ -92,6 +92,7 @@ def mlnx_qos(state: State, argv: list[str]) -> str:
     names = {"-i": "interface", "-f": "pfc", "-r": "ratelimit", "-d": "dcbx", "-p": "prio_tc"}
     for word in words:
         if word == "-a":
+            said["all"] = [""]
             continue
         if not word.startswith("-"):
             raise Failed(out="Bad arguments\n" + USAGE)
@@ -136,8 +137,8 @@ def mlnx_qos(state: State, argv: list[str]) -> str:
         try:
             set_maxrate(device, [rate * 1_000_000 for rate in rates])
         except ValueError:
-            return "Rate limit is not supported on your system!\n" + _shown(dcb)
-    return _shown(dcb)
+            return "Rate limit is not supported on your system!\n" + _shown(dcb, "all" in said)
+    return _shown(dcb, "all" in said)
 
 
 def _integers(text: str, what: str, most: int) -> list[int]:
@@ -164,7 +165,7 @@ def _map_dscp(dcb: dict[str, Any], entry: str) -> None:
         del dcb["dscp_prio"][rest[0]]
 
 
-def _shown(dcb: dict[str, Any]) -> str:
+def _shown(dcb: dict[str, Any], everything: bool) -> str:
     lines = [f"DCBX mode: {'OS' if dcb['dcbx'] == 'os' else 'Firmware'} controlled"]
     lines.append(f"Priority trust state: {'dscp' if dcb['dscp_prio'] else 'pcp'}")
     if dcb["dscp_prio"]:
@@ -180,7 +181,7 @@ def _shown(dcb: dict[str, Any]) -> str:
     lines.append("\tpriority    0   1   2   3   4   5   6   7")
     lines.append("\tenabled     " + "".join(f"{bit}   " for bit in dcb["pfc"]))
     lines.append("\tbuffer      " + "".join(f"{buffer}   " for buffer in dcb["prio_buffer"]))
-    for tc in sorted(set(dcb["prio_tc"])):
+    for tc in PRIORITIES if everything else sorted(set(dcb["prio_tc"])):
         rate = dcb["maxrate_kbps"][tc]
         limit = f"{rate / 1_000_000:.1f} Gbps" if rate else "unlimited"
         share = f", bw: {dcb['tc_bw'][tc]}%" if dcb["tsa"][tc] == "ets" else ""

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from mlx5_link import show_link
-from pci import show
+from pci import show, slot
 from standin import Failed, State, Tool
 
 RP = {
@@ -38,6 +38,10 @@ def build(root: Path, state: State, layout: str = "ofed") -> Path:
         net = tree / "class/net" / name
         net.mkdir(parents=True)
         show_link(state, name)
+        upstream = state.get("pci", {}).get(own["pci"], slot())["upstream"]
+        card = tree / "devices/pci0000:16" / upstream / own["pci"]
+        (card / "infiniband" / own["rdma"]).mkdir(parents=True)
+        (net / "device").symlink_to(f"../../../devices/pci0000:16/{upstream}/{own['pci']}")
         (net / "speed").chmod(0o444)
         (net / "carrier").chmod(0o444)
         queue = net / "queues/tx-0"
@@ -50,8 +54,10 @@ def build(root: Path, state: State, layout: str = "ofed") -> Path:
             (counters / key).chmod(0o444)
         _build_ecn(tree, name, own["pci"], layout)
     for card, own in state.get("pci", {}).items():
-        for address in (card, own["upstream"]):
-            (tree / "bus/pci/devices" / address).mkdir(parents=True, exist_ok=True)
+        folder = tree / "bus/pci/devices"
+        folder.mkdir(parents=True, exist_ok=True)
+        for address, below in ((own["upstream"], own["upstream"]), (card, f"{own['upstream']}/{card}")):
+            (folder / address).symlink_to(f"../../../devices/pci0000:16/{below}")
         show(state, card)
     return tree
 

@@ -57,6 +57,7 @@ def switch(**changed: Any) -> State:
         "checkpoints": {},
         "is_root": True,
         "saved": False,
+        "orch_lag": 0,
         **changed,
     }
 
@@ -94,6 +95,7 @@ def _database(state: State, name: str) -> dict[str, dict[str, str]]:
         names = {f"{port}:{queue}": _oid(port, queue) for port in ports_of(state) for queue in range(8)}
         return {"COUNTERS_QUEUE_NAME_MAP": names}
     if name == "ASIC_DB":
+        config = _orchestrated(state)
         profiles = sorted(key.partition("|")[2] for key in config if key.startswith("WRED_PROFILE|"))
         queues = {}
         for port in ports_of(state):
@@ -105,6 +107,19 @@ def _database(state: State, name: str) -> dict[str, dict[str, str]]:
                 }
         return queues
     raise Failed(f"Invalid database name input : '{name}'\n")
+
+
+def _orchestrated(state: State) -> dict[str, dict[str, str]]:
+    """CONFIG_DB as the ASIC was told of it: ``orch_lag`` looks behind."""
+    seen = state.setdefault("asic", {key: dict(fields) for key, fields in state["config"].items()})
+    if seen == state["config"]:
+        state["lag"] = 0
+    elif state.setdefault("lag", 0) < state["orch_lag"]:
+        state["lag"] += 1
+    else:
+        state["asic"] = seen = {key: dict(fields) for key, fields in state["config"].items()}
+        state["lag"] = 0
+    return seen
 
 
 def _oid(port: str, queue: int) -> str:
@@ -219,9 +234,8 @@ def show(state: State, argv: list[str]) -> str:
             out += "\n"
         return out
     if argv[:2] == ["pfc", "priority"]:
-        rows = [
-            (port, state["config"].get(f"PORT_QOS_MAP|{port}", {}).get("pfc_enable", "N/A")) for port in ports_of(state)
-        ]
+        ports = argv[2:] or ports_of(state)
+        rows = [(port, state["config"].get(f"PORT_QOS_MAP|{port}", {}).get("pfc_enable", "N/A")) for port in ports]
         return "Interface    Lossless priorities\n-----------  ---------------------\n" + "".join(
             f"{p:<11}  {e}\n" for p, e in rows
         )
