@@ -216,6 +216,7 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
     evidence: Sequence[EvidenceRecord] = ()
     audit = AuditLog(Path(plan.config.out), run=str(directory.path), run_id=directory.manifest.run_id)
     guard = _guard(plan, fabric, audit, say)
+    guard.look_for_kill_switch()
     with ExitStack() as undo:
         say.phase("connecting the ranks")
         agents = undo.enter_context(_agents(plan, directory, fabric, say))

@@ -39,6 +39,8 @@ _KEYS = (
     ("topology.hosts=N", "how many hosts there are; topology.host_rate=200Mbps how fast their links are"),
     ("fabric.time_dilation=K", "slow workload and links by K, report in model time"),
     ("dry_run=true", "print the plan and touch nothing"),
+    ("protocol=aba", "baseline, fault, baseline on one fabric: slowdown and recovery"),
+    ("allow_risk=low|medium|high", "the highest risk of a fault; safety.* limits more (docs/safety.md)"),
     ("baseline=auto|none|RUN_DIR", "what to compare with"),
     ("expect=ok|degraded", "exit 1 if the verdict is another one"),
     ("seed=N name=TEXT out=DIR", "random choices, name of the run, folder of runs"),

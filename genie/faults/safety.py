@@ -228,21 +228,22 @@ class Guard:
         self._before = before
         self._looked_s = self._moved_s = self._next_s = self._clock()
         self._last = ()
-        self._look_for_kill_switch()
+        self.look_for_kill_switch()
 
     def look(self, progress: Mapping[int, Progress]) -> None:
         """Call as often as you like; looks twice a second. Raises RunAborted with the reason when the run must stop."""
         now_s = self._clock()
         if now_s < self._next_s:
             return
-        self._look_for_kill_switch()
+        self.look_for_kill_switch()
         self._look_for_stall(progress, now_s)
         if self._needs_counters:
             self._look_outside(self._counters())
         took_s = self._clock() - now_s
         self._looked_s, self._next_s = now_s, now_s + max(LOOK_INTERVAL_S, _LOOK_SHARE * took_s)
 
-    def _look_for_kill_switch(self) -> None:
+    def look_for_kill_switch(self) -> None:
+        """Also before anything is changed. Raises RunAborted while it is there."""
         why = kill_switch(self._safety)
         if why:
             self._fire(why, "remove the file once runs may go on")

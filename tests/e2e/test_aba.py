@@ -136,7 +136,7 @@ def test_the_kill_switch_ends_a_run_and_reverts(tmp_path):
 
 def test_a_stall_ends_a_run_before_its_timeout(tmp_path):
     began = time.monotonic()
-    done = run("fault=link_down", *SHORT, "safety.stop.stall=2s", "run_dir=runs/one", cwd=tmp_path)
+    done = run("fault=link_down", *LONG, "safety.stop.stall=2s", "run_dir=runs/one", cwd=tmp_path)
     assert done.returncode == 4, done.stdout + done.stderr
     assert "stopped: no rank got on for 2s (safety.stop.stall)" in done.stderr
     assert time.monotonic() - began < 60
