@@ -12,6 +12,8 @@ from genie.faults.evidence import Check, Observed, Rule
 from genie.faults.plan import Change, FaultPlan
 
 Judged = tuple[list[Check], dict[str, float]]
+LEAST_OF_DUE = 0.8
+"""A sender that is not let run in time leaves packets out: below this the load was another than the one asked for."""
 
 
 # ---- compute ------------------------------------------------------------------------------------------------------
@@ -61,6 +63,16 @@ def _read_nothing(plan: FaultPlan, change: Change) -> tuple[str, ...]:
     return ()
 
 
+def _due(plan: FaultPlan, observed: Observed, change: Change) -> float:
+    """Packets that a sender should have sent within its windows, as far as ports were sampled; 0 if they were not."""
+    if observed.samples is None or not len(observed.samples):
+        return 0.0
+    first, last = int(observed.samples["mono_ns"].min()), int(observed.samples["mono_ns"].max())
+    spans = (min(end or last, last) - max(start, first) for start, end in observed.windows)
+    packet_bits = plan.facts.mtu * 8
+    return sum(max(0, span) for span in spans) * int(change.values["rate_bps"]) / 1e9 / packet_bits
+
+
 def _judge_load(plan: FaultPlan, observed: Observed) -> Judged:
     """Sent and arrived as the two ends' kernels count it: nobody listens there, so each packet that arrives is one
     for no port.
@@ -69,9 +81,12 @@ def _judge_load(plan: FaultPlan, observed: Observed) -> Judged:
     checks: list[Check] = []
     for sender in plan.nodes:
         sent = observed.risen(sender, "UdpOutDatagrams")
-        found = "not recorded" if sent is None else str(sent)
-        checks.append(Check(f"packets that {sender} sent", "at least 1", found, bool(sent), port=sender))
-        facts[f"{sender}.sent"] = sent or 0
+        due = sum(_due(plan, observed, change) for change in plan.changes if change.node == sender)
+        found = f"{'not recorded' if sent is None else sent} of {due:.0f} due"
+        expected = f"at least {LEAST_OF_DUE:.0%} of what its rate asks for"
+        ok = bool(sent) and (sent or 0) >= LEAST_OF_DUE * due
+        checks.append(Check(f"packets that {sender} sent", expected, found, ok, port=sender))
+        facts |= {f"{sender}.sent": sent or 0, f"{sender}.due": due}
     for victim in dict.fromkeys(str(change.values["to"]) for change in plan.changes):
         arrived = observed.risen(victim, "UdpNoPorts")
         found = "not recorded" if arrived is None else str(arrived)

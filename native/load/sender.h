@@ -67,7 +67,7 @@ class Sender {
 bool sleep_or_stop(Nanos until);
 
 constexpr Nanos kTick = 500_us;            // packets due within a tick go together
-constexpr Nanos kBehind = 5_ms;            // what is later than this is not made up for
+constexpr Nanos kBehind = 20_ms;           // what is later than this is not made up for
 constexpr std::uint64_t kLeastBehind = 4;  // packets
 
 template <class Started>

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from genie.engine.binaries import find_binary
@@ -18,6 +19,7 @@ from genie.faults.config import FaultConfig
 from genie.faults.evidence import Observed, judge
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
 from genie.faults.recipe import load_platform
+from genie.results.ports import RECORD
 from genie.topology import SingleSwitchConfig, build
 
 ALL_CAN = Capabilities(True, True, True, True, "bpf", {})
@@ -260,13 +262,27 @@ def test_evidence_of_a_pace(text: str, state: int, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("sent", "arrived", "expected"),
-    [(50, 40, "in_effect"), (50, 0, "not_exercised"), (50, None, "not_exercised"), (0, 0, "not_in_effect")],
-    ids=["arrived", "all lost", "not recorded", "nothing sent"],
+    [
+        (500, 40, "in_effect"),
+        (500, 0, "not_exercised"),
+        (500, None, "not_exercised"),
+        (0, 0, "not_in_effect"),
+        (440, 440, "in_effect"),
+        (300, 300, "not_in_effect"),
+    ],
+    ids=["arrived", "all lost", "not recorded", "nothing sent", "as asked for", "less than asked for"],
 )
 def test_evidence_of_load(sent: int, arrived: int | None, expected: str) -> None:
     plan = planned("host_load", "h1", to="h0", rate="30%")
     after = {"h1": {"UdpOutDatagrams": 7 + sent}, "h0": {} if arrived is None else {"UdpNoPorts": 2 + arrived}}
-    seen = {"before": {"h1": {"UdpOutDatagrams": 7}, "h0": {"UdpNoPorts": 2}}, "after": after}
+    samples = np.zeros(3, RECORD)
+    samples["mono_ns"] = [1_000_000_000, 2_000_000_000, 4_000_000_000]
+    # 300 packets of 1000 bytes a second, for 1 s and the last half second
+    windows = ((1_500_000_000, 2_500_000_000), (3_500_000_000, 0))
+    seen: dict[str, Any] = {"samples": samples, "windows": windows} | {
+        "before": {"h1": {"UdpOutDatagrams": 7}, "h0": {"UdpNoPorts": 2}},
+        "after": after,
+    }
     rate = plan.changes[0].values["rate_bps"]
     assert judged(plan, {"sending": True, "rate_bps": rate}, **seen) == expected
 
