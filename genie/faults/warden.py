@@ -49,7 +49,9 @@ class Window:
 class Spec:
     """What a warden is armed with. ``undo`` has to succeed when it is run twice, or run without ``do``.
 
-    ``check`` is run in each window after ``do``; its output is in the log. ``ttl_ns`` counts from the arming.
+    ``check`` is run in each window: after ``do``, and again shortly before the end of one of 200 ms or more; its
+    output is in the log. ``later`` is run ``later_after_ns`` after ``do``, in a window that is still open then.
+    ``ttl_ns`` counts from the arming.
     """
 
     run: str
@@ -58,6 +60,8 @@ class Spec:
     undo: tuple[Argv, ...]
     do: tuple[Argv, ...] = ()
     check: tuple[Argv, ...] = ()
+    later: tuple[Argv, ...] = ()
+    later_after_ns: int = 0
     window: Window = field(default_factory=Window)
 
 
@@ -75,10 +79,12 @@ def encode_spec(spec: Spec) -> str:
     if spec.window.kind != "whole" and not spec.do:
         raise PlanError(f"warden: fault {spec.fault} has a {spec.window.kind} window but nothing to do in it")
     records: list[Iterable[str]] = [("run", spec.run), ("fault", spec.fault), ("ttl_ns", str(spec.ttl_ns))]
-    for key, commands in (("do", spec.do), ("undo", spec.undo), ("check", spec.check)):
+    for key, commands in (("do", spec.do), ("later", spec.later), ("undo", spec.undo), ("check", spec.check)):
         if len(commands) > _MOST_COMMANDS:
             raise PlanError(f"warden: {len(commands)} commands in {key}, at most {_MOST_COMMANDS} are taken")
         records += [(key, *_checked(key, argv)) for argv in commands]
+    if spec.later:
+        records.append(("later_after_ns", str(max(1, spec.later_after_ns))))
     records.append(("window", *_window_words(spec.window)))  # last: it says that nothing was cut off
     text = "".join("\t".join(map(_escape, record)) + "\n" for record in records)
     if len(text.encode()) > _MOST_SPEC_BYTES:

@@ -40,6 +40,11 @@ struct Outcome {
 // else here.
 void prepare_for_commands();
 
+// This process runs before all others, if the kernel lets it, and so do its commands where sessions share the
+// processor: an edge must not wait for the load that it is to disturb. What a command leaves behind in a
+// session of its own is as any other process.
+void go_first();
+
 // PATH with /usr/sbin:/sbin at its end.
 void extend_path();
 

@@ -157,7 +157,7 @@ Facts read_facts(std::string_view lines) {
             fired = true;
             facts.state = "fired";
         } else if (event == "failed") {
-            do_failed = do_failed || raw_value(line, "phase") == "do";
+            do_failed = do_failed || raw_value(line, "phase") == "do" || raw_value(line, "phase") == "later";
         } else if (event == "abandoned") {
             facts.state = event;
         } else if (event == "reverted" || event == "disarmed") {

@@ -156,6 +156,12 @@ Spec parse_spec(std::string_view text) {
             spec.ttl = line.nanos(1, kLeastTtl);
         } else if (line.key() == "do") {
             add(line, spec.apply);
+        } else if (line.key() == "later") {
+            add(line, spec.later);
+        } else if (line.key() == "later_after_ns") {
+            if (spec.later_after != 0) line.fail("'later_after_ns' is given twice");
+            line.expect(1);
+            spec.later_after = line.nanos(1, 1);
         } else if (line.key() == "undo") {
             add(line, spec.undo);
         } else if (line.key() == "check") {
@@ -172,6 +178,8 @@ Spec parse_spec(std::string_view text) {
     if (spec.fault.empty()) throw Failure("spec: no 'fault'");
     if (spec.ttl == 0) throw Failure("spec: no 'ttl_ns'");
     if (spec.undo.empty()) throw Failure("spec: no 'undo'");
+    if (spec.later.empty() != (spec.later_after == 0))
+        throw Failure("spec: 'later' and 'later_after_ns' go together");
     if (spec.window.kind != WindowKind::kWhole && spec.apply.empty())
         throw Failure("spec: no 'do', which only a whole window can be without");
     return spec;

@@ -32,6 +32,8 @@ struct Spec {
     std::string fault;
     Nanos ttl = 0;
     std::vector<Argv> apply;  // "do"
+    std::vector<Argv> later;  // after do, by `later_after`, if the window is still open then
+    Nanos later_after = 0;
     std::vector<Argv> undo;
     std::vector<Argv> check;
     Window window;

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,14 +23,18 @@ namespace genie::warden {
 namespace {
 
 constexpr Nanos kNever = INT64_MAX;
-constexpr Nanos kLead = 20 * kMillisecond;  // a window's intent reaches the disk this long before the window
-constexpr Nanos kGiveUp = 60 * kSecond;     // after the time limit
+constexpr Nanos kLead = 100 * kMillisecond;  // a window's intent reaches the disk this long before the window
+constexpr Nanos kGiveUp = 60 * kSecond;      // after the time limit
 constexpr Nanos kDoLimit = 60 * kSecond;
 constexpr Nanos kCheckLimit = 5 * kSecond;
 constexpr Nanos kClientLimit = 5 * kSecond;
 constexpr Nanos kFarewell = 2 * kSecond;
 constexpr std::size_t kMostRequest = 256;
 constexpr std::size_t kMostClients = 32;
+// A window is checked once more shortly before its end, for what was counted in it; one that is shorter only
+// once.
+constexpr Nanos kLastCheck = 60'000'000;
+constexpr Nanos kLeastCheckedTwice = 200'000'000;
 constexpr std::int64_t kMostLog = 16 << 20;  // beyond it the outputs of checks are left out
 constexpr std::array<Nanos, 5> kBackoff{200 * kMillisecond, 500 * kMillisecond, kSecond, 2 * kSecond,
                                         5 * kSecond};
@@ -62,6 +67,7 @@ Worker::Worker(const Home& home, const Descriptor& host_lock, const Spec& spec, 
       slot_(slot),
       unit_(std::move(backup_unit)) {
     ::prctl(PR_SET_TIMERSLACK, 1UL);
+    go_first();
 }
 
 void Worker::arm(const std::string& backup_error) {
@@ -79,6 +85,7 @@ void Worker::arm(const std::string& backup_error) {
     Event event("armed");
     event.add("run", spec_.run).add("fault", spec_.fault).add("pid", ::getpid());
     event.add("guardian_pid", ::getppid()).add("ttl_ns", spec_.ttl).add("ttl_end_mono_ns", ttl_end_);
+    event.add("nice", ::getpriority(PRIO_PROCESS, 0));
     event.add("network", network()).add("backup", unit_).add("backup_error", backup_error);
     log_.append(event, Durable::kYes);
 }
@@ -128,6 +135,11 @@ void Worker::step() {
         try_undo();
     } else if (open_ && !undo_ && next_->closes != 0 && now >= next_->closes) {
         request_undo();
+    } else if (open_ && !undo_ && now >= pending_.later) {
+        run_later();
+    } else if (open_ && !undo_ && now >= pending_.last_check) {
+        pending_.last_check = kNever;
+        run_checks(next_->index);
     } else if (next_ && !open_ && !announced_ && !undo_ && now >= next_->opens - kLead) {
         announce_window();
     } else if (next_ && !open_ && announced_ && !undo_ && now >= next_->opens) {
@@ -189,6 +201,9 @@ std::string Worker::open_window() {
     event.add("i", index).add("planned_mono_ns", next_->opens);
     event.add("began_mono_ns", began).add("done_mono_ns", done);
     note(event, Durable::kNo);
+    pending_ = {};
+    if (!spec_.later.empty()) pending_.later = done + spec_.later_after;
+    if (next_->closes - done >= kLeastCheckedTwice) pending_.last_check = next_->closes - kLastCheck;
     // A told window is checked after its answer.
     if (spec_.window.kind != WindowKind::kTold) run_checks(index);
     return {};
@@ -212,6 +227,22 @@ void Worker::run_checks(std::int64_t index) {
         event.add("stdout", dropped ? std::string_view() : std::string_view(outcome.out));
         note(event, Durable::kNo);
     }
+}
+
+void Worker::run_later() {
+    pending_.later = kNever;
+    const Nanos began = mono_ns();
+    for (std::size_t number = 0; number < spec_.later.size(); number++) {
+        const Argv& argv = spec_.later[number];
+        const Outcome outcome = run_command(argv, std::min(mono_ns() + kDoLimit, ttl_end_), slot_);
+        if (outcome.ok()) continue;
+        note(failed_event("later", number, argv, outcome), Durable::kYes);
+        failed_ = true;
+        return request_undo();
+    }
+    Event event("later");
+    event.add("i", next_->index).add("began_mono_ns", began).add("done_mono_ns", mono_ns());
+    note(event, Durable::kNo);
 }
 
 void Worker::request_undo() {
@@ -244,7 +275,8 @@ void Worker::after_undo(Nanos began_ns, Nanos done_ns) {
         Event event("closed");
         event.add("i", next_->index).add("planned_mono_ns", next_->closes);
         event.add("began_mono_ns", began_ns).add("done_mono_ns", done_ns);
-        note(event.flag("was_open", open_), Durable::kYes);
+        // Lost with the machine, it only means one more undo; an fsync here could delay the next window.
+        note(event.flag("was_open", open_), Durable::kNo);
         announced_ = open_ = false;
         may_be_applied_ = false;
     }
@@ -318,8 +350,9 @@ Nanos Worker::next_deadline() const {
     Nanos deadline = ended_by_ == "ttl" ? kNever : ttl_end_;
     if (undo_)
         deadline = std::min(deadline, undo_->next_try);
-    else if (open_ && next_->closes != 0)
-        deadline = std::min(deadline, next_->closes);
+    else if (open_)
+        deadline = std::min(
+            {deadline, next_->closes == 0 ? kNever : next_->closes, pending_.later, pending_.last_check});
     else if (next_ && !open_)
         deadline = std::min(deadline, announced_ ? next_->opens : next_->opens - kLead);
     for (const auto& client : clients_) deadline = std::min(deadline, client.until);
@@ -420,6 +453,7 @@ void Worker::handle(Client& client, std::string_view request) {
         if (undo_) return answer(client, "the undo is still being tried", false);
         if (request == "close") {
             if (!open_) return answer(client, "", false);
+            run_checks(next_->index);
             next_->closes = mono_ns();
             client.awaits = Awaits::kClosed;
             client.until = kNever;

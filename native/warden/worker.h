@@ -42,6 +42,12 @@ class Worker {
         Awaits awaits = Awaits::kRequest;
     };
 
+    // What is still to happen in the open window; kNever where nothing is.
+    struct Pending {
+        Nanos later = INT64_MAX;
+        Nanos last_check = INT64_MAX;
+    };
+
     // An undo that has to be run, again and again until it succeeds.
     struct Undo {
         Nanos next_try = 0;
@@ -54,6 +60,7 @@ class Worker {
     void announce_window();
     std::string open_window();
     void run_checks(std::int64_t index);
+    void run_later();
     void request_undo();
     void try_undo();
     void after_undo(Nanos began_ns, Nanos done_ns);
@@ -100,6 +107,7 @@ class Worker {
     bool open_ = false;
     std::int64_t told_windows_ = 0;
     std::optional<Undo> undo_;
+    Pending pending_;
 };
 
 }  // namespace genie::warden

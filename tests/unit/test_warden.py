@@ -81,7 +81,7 @@ class Home:
     def spec(self, window: Window = TOLD, ttl_ns: int = 60 * S, **other: Any) -> Spec:
         undo = ("sh", "-c", 'rm -f "$1" && echo undone >> "$2"', "undo", str(self.changed), str(self.folder / "undone"))
         return replace(
-            Spec("run-1", "link_rate", ttl_ns, (undo,), (("touch", str(self.changed)),), (), window), **other
+            Spec("run-1", "link_rate", ttl_ns, (undo,), (("touch", str(self.changed)),), window=window), **other
         )
 
     def call(self, argv: list[str], stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
@@ -177,7 +177,9 @@ GOOD = Spec("r", "f", S, (("true",),), (("true",),))
         pytest.param(replace(GOOD, do=(("a",),) * 5000), "5000 commands", id="too many commands"),
         pytest.param(replace(GOOD, do=(("a", "b" * (1 << 20)),)), "bytes", id="too long"),
         pytest.param(replace(GOOD, window=Window("timed", at_ns=-1)), "at_ns", id="window before the origin"),
-        pytest.param(replace(GOOD, window=Window("periodic", 0, 0, S, S)), "must be less", id="always open"),
+        pytest.param(
+            replace(GOOD, window=Window("periodic", period_ns=S, open_ns=S)), "must be less", id="always open"
+        ),
     ],
 )
 def test_a_spec_that_would_be_refused_is_not_encoded(spec: Spec, says: str) -> None:
@@ -210,6 +212,7 @@ HEAD = "run\tr\nfault\tf\nttl_ns\t1000000000\n"
         pytest.param("do\ta\\\n", "after a backslash", id="backslash at the end"),
         pytest.param(b"do\ta\0b\n", "NUL", id="NUL"),
         pytest.param(b"do\t" + b"a" * (1 << 20) + b"\n", "longer than", id="too long"),
+        pytest.param(HEAD + "later\ttrue\nundo\ttrue\nwindow\twhole\n", "go together", id="later without a time"),
         pytest.param("window\tsometimes\n", "whole, timed, periodic or told", id="unknown window"),
         pytest.param("window\tperiodic\t0\t50000000\t50000000\t0\n", "less than its period", id="always open"),
     ],
@@ -344,14 +347,37 @@ def test_a_told_window_opens_and_closes_when_told(home: Home) -> None:
         assert not home.changed.exists()
         assert len(home.undone) == turn
     status = home.ask("disarm")
-    assert names(status) == ["armed", *["opening", "opened", "checked", "closed"] * 2, "disarmed"]
-    assert status.checks == ('in "effect"\ufffd\n',) * 2
+    assert names(status) == ["armed", *["opening", "opened", "checked", "checked", "closed"] * 2, "disarmed"]
+    assert status.checks == ('in "effect"\ufffd\n',) * 4
     assert [opening.index for opening in status.openings] == [0, 1]
     for opening in status.openings:
         assert opening.planned_start_ns <= opening.began_ns < opening.in_effect_ns
         assert opening.in_effect_ns < opening.planned_end_ns <= opening.undo_began_ns < opening.ended_ns
     assert status.windows == tuple((opening.began_ns, opening.ended_ns) for opening in status.openings)
     assert not status.failures
+
+
+def test_what_is_to_follow_follows_in_a_window_still_open(home: Home) -> None:
+    late = home.folder / "late"
+    home.arm(home.spec(later=(("touch", str(late)),), later_after_ns=100 * MS))
+    home.ask("open")
+    home.ask("close")
+    home.ask("open")
+    status = wait_until(lambda: "later" in names(said := home.ask("status")) and said)
+    assert late.exists()
+    assert names(status) == ["armed", "opening", "opened", "closed", "opening", "opened", "later"]
+    assert status.events[-1]["began_mono_ns"] >= status.openings[1].in_effect_ns + 100 * MS
+    assert home.ask("revert").state == "reverted"
+
+
+def test_what_was_to_follow_and_fails_is_undone(home: Home) -> None:
+    home.arm(home.spec(later=(("false",),), later_after_ns=MS))
+    home.ask("open")
+    status = wait_until(lambda: (said := home.ask("status")).state == "failed" and said)
+    assert status.failures == ("later false: exit code 1",)
+    assert not home.changed.exists()
+    kill_both(home)
+    assert home.ask("status").state == "failed"
 
 
 def test_a_timed_window_keeps_its_time(home: Home) -> None:
@@ -398,12 +424,14 @@ def test_periodic_windows_repeat_for_their_time(home: Home) -> None:
     home.arm(home.spec(window))
     origin = time.monotonic_ns()
     home.start(origin)
-    status = wait_until(lambda: (said := home.ask("status")).openings and said.openings[-1].index == 3 and said)
+    wait_until(lambda: time.monotonic_ns() > origin + 400 * MS)
     status = wait_until(lambda: (said := home.ask("status")).state == "closed" and said)
-    assert [opening.planned_start_ns - origin for opening in status.openings] == [
-        (30 + 100 * opening.index) * MS for opening in status.openings
-    ]
-    assert status.openings[-1].planned_end_ns - origin == 350 * MS  # cut by the end of all windows
+    missed = sum(event["windows"] for event in status.events if event["event"] == "missed")  # on a busy machine
+    assert len(status.openings) + missed == 4
+    for opening in status.openings:
+        assert opening.planned_start_ns == origin + (30 + 100 * opening.index) * MS
+        # The last one is cut short by the end of them all.
+        assert opening.planned_end_ns == origin + (350 if opening.index == 3 else 70 + 100 * opening.index) * MS
     assert len(home.undone) == len(status.openings)
     assert home.ask("disarm").state == "disarmed"
 
@@ -459,7 +487,7 @@ def test_a_do_that_fails_is_undone_and_told(home: Home) -> None:
 
 
 def test_a_do_that_hangs_ends_at_the_time_limit(home: Home) -> None:
-    home.arm(home.spec(ttl_ns=200 * MS, do=(("sleep", "1000"),)))
+    home.arm(home.spec(ttl_ns=S, do=(("sleep", "1000"),)))
     assert "killed at its time limit" in home.ask("open", code=1).error
     assert home.ended().state == "fired"
     assert home.undone
@@ -471,7 +499,7 @@ def test_a_program_that_is_missing_is_told(home: Home) -> None:
 
 
 def test_a_check_that_fails_or_outlasts_its_window_does_not_hold_it_open(home: Home) -> None:
-    home.arm(home.spec(Window("timed", 0, 50 * MS), check=(("false",), ("sleep", "1000"))))
+    home.arm(home.spec(Window("timed", for_ns=500 * MS), check=(("false",), ("sleep", "1000"))))
     home.start(time.monotonic_ns())
     status = wait_until(lambda: (said := home.ask("status")).state == "closed" and said)
     assert status.failures == ("check false: exit code 1", "check sleep 1000: killed at its time limit")
@@ -536,7 +564,7 @@ def into_state(home: Home, state: str, ttl_ns: int = 60 * S) -> None:
 
 @pytest.mark.parametrize("state", ["changing", "told", "timed"])
 def test_the_time_limit_reverts_in_any_state(home: Home, state: str) -> None:
-    into_state(home, state, 300 * MS)
+    into_state(home, state, S)
     status = home.ended()
     assert not home.changed.exists()
     assert home.undone == ["undone"]
