@@ -239,7 +239,8 @@ def test_a_fault_with_windows(states: Any, windows: Any, fired: Any, state: str,
 
 def test_losses_of_all_windows_are_taken_together() -> None:
     fault = windowed("port_loss", WindowConfig(period="1s", duty=0.5), ratio="0.1%")
-    states = tuple(read(fault, drops(50_000, lost), fault.changes[0]) for lost in (40, 60))
+    counted = [(9, 0), (50_000, 40), (7, 0), (50_000, 60)]  # each window's own table, read as it opens and as it ends
+    states = tuple(read(fault, drops(packets, lost), fault.changes[0]) for packets, lost in counted)
     record = judge(fault, Observed({}, {}, None, {}, {"h0/leaf0": states}, {}, ((1, 2), (3, 4))))
     assert record.state == "in_effect", record.summary()
     assert record.facts == {"h0/leaf0.packets": 100_000, "h0/leaf0.lost": 100}
