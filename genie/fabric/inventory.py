@@ -94,10 +94,14 @@ class InventoryFabric:
         without = [facts.name for facts in self._facts.values() if "nft" not in facts.tools]
         if without:
             reasons["loss"] = f"no nft on {', '.join(without[:8])} (apt-get install nftables)"
+        without = [facts.name for facts in self._facts.values() if "tc" not in facts.tools]
+        if without:
+            reasons["delay"] = f"no tc on {', '.join(without[:8])} (apt-get install iproute2)"
         return Capabilities(
             shaping=True,
             ecn=False,
             loss="loss" not in reasons,
+            delay="delay" not in reasons,
             faults="faults" not in reasons,
             marker="none",
             reasons=reasons,

@@ -137,6 +137,7 @@ def ansible_environment(work: Path, playbooks: Path, roles: Path, package_root: 
         "ANSIBLE_ACTION_PLUGINS": str(playbooks / "action_plugins"),
         "ANSIBLE_RETRY_FILES_ENABLED": "0",
         "ANSIBLE_HOST_KEY_CHECKING": "1",
+        "ANSIBLE_SSH_USETTY": "0",  # a terminal mixes what commands print with what they complain of
         "ANSIBLE_GATHERING": "explicit",
         "ANSIBLE_INJECT_FACT_VARS": "1",
         "ANSIBLE_FORKS": str(FORKS),
