@@ -210,8 +210,11 @@ class Controller:
                         reason = f"nothing was heard from the agent on {_names(silent)} for {silence_s:g} s"
                 if reason:
                     break
-        except (KeyboardInterrupt, RunAborted):
-            self._abort("interrupted by the user or a lost fabric")
+        except KeyboardInterrupt:
+            self._abort("interrupted by the user")
+            raise
+        except RunAborted as error:  # what ``on_progress`` or the watch found: a stop condition, a lost fabric
+            self._abort(error.message)
             raise
         if reason:
             self._abort(reason)
