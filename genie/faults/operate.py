@@ -9,89 +9,34 @@ reverting are those of a run (`genie.faults.plan`, `genie.faults.session`).
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from genie.errors import ConfigError, GenieError, PlanError, RunAborted
 from genie.fabric import open_fabric
-from genie.fabric.base import Capabilities, Fabric
+from genie.fabric.base import Fabric
 from genie.fabric.config import InventoryConfig
-from genie.fabric.ssh import SshTarget
-from genie.fabric.survey import linux_targets, survey
 from genie.faults import warden
 from genie.faults.audit import AuditLog
-from genie.faults.config import FaultConfig
 from genie.faults.journal import FILE_NAME as JOURNAL
 from genie.faults.journal import Entry, read_journal
-from genie.faults.plan import FaultPlan, RunFacts, plan_faults
-from genie.faults.reached import NodeRecord, ReachedHosts
+from genie.faults.operation import FILE_NAME, Operation, describe, reach, read_operation, remember
+from genie.faults.plan import FaultPlan, RunFacts
+from genie.faults.reached import ReachedHosts
 from genie.faults.safety import check, refuse_killed
 from genie.faults.session import FaultSession
-from genie.results.records import from_plain, to_plain
-from genie.schema import ExperimentConfig, build, to_mapping
+from genie.schema import ExperimentConfig
 from genie.topology.inventory import inventory
 from genie.topology.model import Topology
 from genie.units import format_ns
 
-FILE_NAME = "operation.json"
-TOOLS = ("genie-warden", "genie-port", "genie-agent", "genie-load")
 Say = Callable[[str], None]
 _OWN_FOLDER = re.compile(r"/.+/[0-9a-f]{32}")
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """``operation.json``: what was applied where, so that another process can plan the very same again and find it.
-
-    ``faults`` are recipes as configured; ``tools`` are paths on the nodes. ``ends_real_ns`` is when the last time limit
-    has passed, 0 until everything is applied.
-    """
-
-    faults: Mapping[str, Any]
-    topology: Topology
-    capabilities: Capabilities
-    facts: RunFacts
-    nodes: tuple[NodeRecord, ...]
-    tools: Mapping[str, str]
-    inventory: str
-    ttl_ns: int
-    began_real_ns: int
-    ends_real_ns: int = 0
-
-    def plans(self) -> tuple[FaultPlan, ...]:
-        """The plans, as they were applied."""
-        faults = {name: build(FaultConfig, content, f"fault.{name}") for name, content in self.faults.items()}
-        return plan_faults(faults, self.topology, self.capabilities, self.facts)
-
-    def write(self, folder: Path) -> None:
-        """Whole or not at all; on disk before the call returns."""
-        content = {"format": "genie-faults-operation", "version": 1, **to_plain(self)}
-        temporary = folder / f".{FILE_NAME}"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / FILE_NAME)
-
-
-def read_operation(folder: Path) -> Operation:
-    """What ``folder`` says. Raises GenieError where it cannot be read."""
-    path = folder / FILE_NAME
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != "genie-faults-operation" or content["version"] != 1:
-            raise ValueError(f"format {content['format']!r} version {content['version']!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise GenieError(f"{path} cannot be read as what genie faults apply wrote: {error}") from error
-    return from_plain(Operation, content, str(path))
 
 
 # -- apply --------------------------------------------------------------------------------------------------------
@@ -102,7 +47,7 @@ def apply(config: ExperimentConfig, say: Say) -> None:
     _refuse_what_ends_with_us(config)
     network = inventory(config.fabric)
     fabric = open_fabric(config.fabric, network, Path(config.out))
-    operation = _operation(config, network, fabric)
+    operation = describe(config, network, fabric, _facts(config, network, fabric))
     plans = operation.plans()
     refuse_killed(config.safety)
     check(plans, network, config.safety, config.allow_risk, fabric)
@@ -118,22 +63,22 @@ def apply(config: ExperimentConfig, say: Say) -> None:
     for plan in plans:
         audit.write("planned", plan.name, plan.targets)
     fabric = open_fabric(config.fabric, network, folder)
-    operation = _with_nodes(operation, plans, fabric, ssh_targets(config.fabric))
     session = FaultSession(plans, fabric, folder / JOURNAL, folder, ttl_ns=operation.ttl_ns)
     try:
         fabric.build()
+        operation = remember(operation, plans, fabric, config.fabric)
         operation.write(folder)
         _apply(session, fabric, say)
+        ends_ns = time.time_ns() + operation.ttl_ns
+        replace(operation, ends_real_ns=ends_ns).write(folder)
+        for plan in plans:
+            audit.write("applied", plan.name, plan.targets, ttl_ns=operation.ttl_ns)
     except BaseException as error:
         for plan in plans:
             audit.write("refused", plan.name, plan.targets, result=str(error) or type(error).__name__)
         raise
     finally:
         fabric.destroy()
-    ends_ns = time.time_ns() + operation.ttl_ns
-    replace(operation, ends_real_ns=ends_ns).write(folder)
-    for plan in plans:
-        audit.write("applied", plan.name, plan.targets, ttl_ns=operation.ttl_ns)
     for record in session.records:
         say(f"{record.action} {record.fault} on {', '.join(record.nodes)}: {', '.join(record.ports)}")
     say(f"ends by itself by {_clock(ends_ns)} (in {config.safety.ttl})")
@@ -158,9 +103,8 @@ def _refuse_what_ends_with_us(config: ExperimentConfig) -> None:
             )
 
 
-def _operation(config: ExperimentConfig, network: Topology, fabric: Fabric) -> Operation:
-    """What is asked for, on the fabric as it is."""
-    facts = RunFacts(
+def _facts(config: ExperimentConfig, network: Topology, fabric: Fabric) -> RunFacts:
+    return RunFacts(
         packets=getattr(config.fabric, "packets", "bulk"),
         congestion_control=config.transport.congestion_control,
         seed=config.seed,
@@ -168,39 +112,6 @@ def _operation(config: ExperimentConfig, network: Topology, fabric: Fabric) -> O
         addresses={node.name: fabric.address(node.name) for node in network.hosts},
         platforms={node.name: fabric.platforms(node.name) for node in network.nodes},
     )
-    return Operation(
-        faults=to_mapping(config)["fault"],
-        topology=network,
-        capabilities=fabric.capabilities(),
-        facts=facts,
-        nodes=(),
-        tools={},
-        inventory=getattr(config.fabric, "inventory", ""),
-        ttl_ns=config.safety.ttl_ns,
-        began_real_ns=time.time_ns(),
-    )
-
-
-def _with_nodes(
-    operation: Operation, plans: Sequence[FaultPlan], fabric: Fabric, targets: Mapping[str, SshTarget]
-) -> Operation:
-    """With how to reach, in another process, every node that is changed."""
-    nodes = tuple(
-        NodeRecord(
-            name=node,
-            ansible=fabric.ansible_host(node),
-            state_dir=fabric.state_dir(node),
-            lock=fabric.lock_file(node),
-            target=targets.get(node),
-        )
-        for node in dict.fromkeys(node for plan in plans for node in plan.nodes)
-    )
-    return replace(operation, nodes=nodes, tools={name: fabric.tool(name) for name in TOOLS})
-
-
-def ssh_targets(config: InventoryConfig) -> Mapping[str, SshTarget]:
-    """How to reach each node of the inventory that commands can be run on."""
-    return linux_targets(survey(Path(config.inventory), config.group).entries)
 
 
 def _apply(session: FaultSession, fabric: Fabric, say: Say) -> None:
@@ -280,11 +191,6 @@ def status(root: Path, say: Say) -> bool:
     return fine
 
 
-def reach(operation: Operation) -> ReachedHosts:
-    """The nodes of an operation, not connected yet."""
-    return ReachedHosts(operation.nodes, operation.tools)
-
-
 def _state(operation: Operation, hosts: ReachedHosts, fault: str, node: str) -> tuple[bool, str]:
     """Whether a fault on a node is in order, and how it is, in words."""
     until = (
@@ -300,10 +206,10 @@ def _state(operation: Operation, hosts: ReachedHosts, fault: str, node: str) -> 
         found = warden.parse_status(done.stdout)
     except RunAborted as error:
         return False, f"{error.message}; {until}"
-    return describe(found)
+    return words_of(found)
 
 
-def describe(found: warden.Status) -> tuple[bool, str]:
+def words_of(found: warden.Status) -> tuple[bool, str]:
     """A warden's answer in words, and whether nobody needs to do anything about it. Pure."""
     said = []
     if found.fired:
@@ -333,17 +239,22 @@ def revert(root: Path, say: Say) -> bool:
     results = []
     for folder in folders:
         try:
-            results.append(_revert(folder, say))
+            results.append(put_back(folder, _about(folder, say)))
         except GenieError as error:
             say(f"{folder}: not reverted: {error.message}")
             results.append(False)
     return all(results)
 
 
-def _revert(folder: Path, say: Say) -> bool:
+def _about(folder: Path, say: Say) -> Say:
+    return lambda text: say(f"{folder}: {text}")
+
+
+def put_back(folder: Path, say: Say) -> bool:
+    """Put back what the journal in ``folder`` has open and read it back. False where something is left."""
     opened = read_journal(folder / JOURNAL).opened
     if not opened:
-        say(f"{folder}: nothing is open")
+        say("nothing is open")
         return True
     operation = read_operation(folder)
     audit = AuditLog(folder.parent, run=str(folder))
@@ -355,11 +266,11 @@ def _revert(folder: Path, say: Say) -> bool:
         records = session.revert()
         for record in records:
             where = f"{record.fault} on {', '.join(record.nodes)}"
-            say(f"{folder}: {where}: {'as it was found' if record.ok else record.message}")
+            say(f"{where}: {'as it was found' if record.ok else record.message}")
             audit.write("reverted", record.fault, record.ports, result="ok" if record.ok else record.message)
         left = {entry.intent.node for entry in read_journal(folder / JOURNAL).opened}
         for problem in _tidy(hosts, opened, left):
-            say(f"{folder}: {problem}")
+            say(problem)
     return not left
 
 

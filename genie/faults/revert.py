@@ -2,7 +2,8 @@
 
 The command line calls it, and a run calls it at its start. The embedded fabric ends with its runner, by the kernel's
 hand; so settling means to see that the runner and the holder are gone, and to close the journal with that
-statement. Never touches a run that is still going, and never a journal of another machine.
+statement. Real hosts are reached by what the run wrote down, and put back. Never touches a run that is still going,
+and never a journal of another machine.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from genie.faults.journal import FILE_NAME, Journal, JournalState, Owner, read_j
 
 GONE_BY_ITSELF = "fabric gone by itself"
 HOLDER_PROGRAM = "holder.py"
+OPERATION_FILE = "operation.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,10 @@ def settle(path: Path) -> Outcome:
         return Outcome(path, "open", open_count, f"does not say whose fabric it changed; undo by hand:\n{_undo(state)}")
     if owner.host != socket.gethostname():
         return Outcome(path, "open", open_count, f"was written on host {owner.host!r}: run genie revert there")
-    if owner.fabric != "netns":
-        return Outcome(
-            path, "open", open_count, f"fabric {owner.fabric!r} does not end by itself; undo by hand:\n{_undo(state)}"
-        )
     if is_alive(owner):
         return Outcome(path, "running", open_count, f"its run is still going (process {owner.pid}) and will revert it")
+    if owner.fabric != "netns":
+        return _put_back(path, state)
     holder = holder_of(owner)
     if holder:
         return Outcome(
@@ -78,6 +78,25 @@ def settle(path: Path) -> Outcome:
         open_count,
         f"runner {owner.pid} died with {open_count} changes of {names} in place; its fabric ended with it",
     )
+
+
+def _put_back(path: Path, state: JournalState) -> Outcome:
+    """Changes of a fabric that outlives its run: by the record of how to reach its nodes, where there is one."""
+    count, fabric = len(state.opened), state.owner.fabric if state.owner else ""
+    if not (path.parent / OPERATION_FILE).is_file():
+        return Outcome(path, "open", count, f"fabric {fabric!r} does not end by itself; undo by hand:\n{_undo(state)}")
+    from genie.faults.operate import put_back
+
+    said: list[str] = []
+    try:
+        done = put_back(path.parent, said.append)
+    except GenieError as error:
+        said.append(error.message)
+        done = False
+    words = "; ".join(said)
+    if done:
+        return Outcome(path, "closed", count, words)
+    return Outcome(path, "open", count, f"{words}; undo by hand what is left:\n{_undo(read_journal(path))}")
 
 
 def is_alive(owner: Owner) -> bool:

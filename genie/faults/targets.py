@@ -62,13 +62,12 @@ def resolve(
     ports = [port for port in topology.ports if port.name in chosen]
     if config.ends != "both":
         ports = [port for port in ports if _direction(port, nodes, key) == config.ends]
-    ports = _pick(name, config, topology, ports, acts_on, seed)
     if not ports:
         said = ", ".join(config.selectors)
         if why_not:
             raise PlanError(f"{key}.targets: every port that {said} selects is one {why_not}")
         raise PlanError(f"{key}.targets: no port that {said} selects points {config.ends}")
-    return tuple(ports)
+    return tuple(_pick(name, config, topology, ports, acts_on, seed))
 
 
 def resolve_nodes(

@@ -10,7 +10,9 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +22,9 @@ from genie.cli import main
 from genie.errors import ConfigError, EnvironmentUnfit, RunAborted
 from genie.fabric.base import Capabilities, Completed
 from genie.fabric.ssh import SshTarget
-from genie.faults import operate
+from genie.faults import operate, operation
 from genie.faults.command import overrides, run
-from genie.faults.journal import Intent, Journal, read_journal
+from genie.faults.journal import Intent, Journal, Owner, read_journal
 from genie.faults.session import FaultRecord
 from genie.faults.warden import Status
 from genie.topology.config import LeafSpineConfig
@@ -117,6 +119,8 @@ class Session:
 
     def apply(self) -> None:
         self.bench.did.append("apply")
+        with Journal(self.journal) as journal:
+            journal.take_charge(replace(Owner.this_process("inventory"), start_ticks=1))  # a process that is gone
         assert (self.journal.parent / operate.FILE_NAME).is_file(), "nothing may be changed before it is written down"
         if self.bench.broken == "apply":
             raise RunAborted("fault link_rate on h1, phase prepare: cannot be applied")
@@ -156,7 +160,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(Session, "bench", made, raising=False)
     monkeypatch.setattr(operate, "inventory", lambda config: NETWORK)
     monkeypatch.setattr(operate, "open_fabric", lambda *_: made)
-    monkeypatch.setattr(operate, "ssh_targets", lambda config: {"h1": SshTarget("192.0.2.9", key="/k", become=True)})
+    target = SshTarget("192.0.2.9", key="/k", become=True)
+    monkeypatch.setattr(operation, "survey", lambda *_: SimpleNamespace(entries=()))
+    monkeypatch.setattr(operation, "linux_targets", lambda _: {"h1": target})
     monkeypatch.setattr(operate, "reach", lambda operation: made)
     monkeypatch.setattr(operate, "FaultSession", Session)
     return made
@@ -205,14 +211,14 @@ def test_what_was_applied_is_written_down_for_another_process(bench: Bench) -> N
     main(COMMAND)
     folder = only_folder()
     assert (folder / operate.FILE_NAME).stat().st_mode & 0o077 == 0
-    operation = operate.read_operation(folder)
-    (plan,) = operation.plans()
+    found = operate.read_operation(folder)
+    (plan,) = found.plans()
     assert (plan.name, plan.targets, plan.facts.platforms["h1"]) == ("link_rate", ("h1/leaf0",), ("linux",))
-    (node,) = operation.nodes
+    (node,) = found.nodes
     assert (node.name, node.state_dir, node.ansible) == ("h1", STATE, {"ansible_host": "h1"})
     assert node.target == SshTarget("192.0.2.9", key="/k", become=True)
-    assert operation.tools["genie-warden"] == f"{STATE}/bin/genie-warden"
-    assert operation.ends_real_ns > operation.began_real_ns > 0
+    assert found.tools["genie-warden"] == f"{STATE}/bin/genie-warden"
+    assert found.ends_real_ns > found.began_real_ns > 0
     log = [json.loads(line) for line in Path("runs/audit.log").read_text().splitlines()]
     assert [(line["action"], line["fault"], line["result"]) for line in log] == [
         ("planned", "link_rate", "ok"),
@@ -363,13 +369,25 @@ CHANGED = Status("open", alive=True, may_be_applied=True, mono_ns=0, ttl_end_mon
     ids=["in effect", "armed", "between windows", "fired", "fired in vain", "gone", "failed", "reverted"],
 )  # fmt: skip
 def test_a_warden_in_words(found: Status, fine: bool, words: str) -> None:
-    assert operate.describe(found) == (fine, words)
+    assert operate.words_of(found) == (fine, words)
 
 
 def test_a_file_of_a_newer_version_is_not_guessed_at(tmp_path: Path) -> None:
     (tmp_path / operate.FILE_NAME).write_text('{"format": "genie-faults-operation", "version": 2}')
     with pytest.raises(Exception, match="version 2"):
         operate.read_operation(tmp_path)
+
+
+def test_genie_revert_puts_back_what_was_applied_to_hosts(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    main(COMMAND)
+    capsys.readouterr()
+    bench.broken = "revert"
+    assert main(["revert"]) == 4
+    assert "leaf0 on h1 is not as it was; undo by hand what is left:\n  on h1: undo" in capsys.readouterr().out
+    bench.broken = ""
+    assert main(["revert"]) == 0
+    assert capsys.readouterr().out == f"{only_folder()}: link_rate on h1: as it was found\n"
+    assert main(["revert"]) == 0
 
 
 def test_verbs_that_are_none() -> None:

@@ -44,7 +44,10 @@ def dead_owner() -> Owner:
         pytest.param(replace(ME, boot_id="before"), "closed", "died", id="the machine was rebooted"),
         pytest.param(ME, "running", f"process {os.getpid()}", id="a run that is going"),
         pytest.param(replace(ME, host="elsewhere"), "open", "run genie revert there", id="another machine's"),
-        pytest.param(replace(ME, fabric="inventory"), "open", "on h0: tc qdisc change", id="real hosts"),
+        pytest.param(replace(ME, fabric="inventory"), "running", f"process {os.getpid()}", id="real hosts, going"),
+        pytest.param(
+            replace(ME, fabric="inventory", start_ticks=1), "open", "on h0: tc qdisc change", id="real hosts, unknown"
+        ),
         pytest.param(None, "open", "undo by hand", id="nobody took charge"),
     ],
 )
