@@ -99,55 +99,7 @@ sigset_t mask_without_child() {
     return mask;
 }
 
-}  // namespace
-
-void go_first() {
-    // Of the kernel's struct sched_attr, as its first version was.
-    struct {
-        std::uint32_t size = 48;
-        std::uint32_t policy = SCHED_OTHER;
-        std::uint64_t flags = 0x01;  // SCHED_FLAG_RESET_ON_FORK
-        std::int32_t nice = -20;
-        std::uint32_t priority = 0;
-        std::uint64_t runtime = 0, deadline = 0, period = 0;
-    } wanted;
-    static_assert(sizeof wanted == 48);
-    ::syscall(SYS_sched_setattr, 0, &wanted, 0U);
-    // Where each session shares the processor as one, it is the session that has to go first.
-    const Descriptor session(::open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC));
-    if (session.valid() && ::write(session.get(), "-20", 3) < 0) return;
-}
-
-Slot* make_slot() {
-    void* page = ::mmap(nullptr, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) fail_errno("mmap");
-    return new (page) Slot;
-}
-
-void prepare_for_commands() {
-    struct sigaction action {};
-    action.sa_handler = ignore_signal;
-    action.sa_flags = SA_NOCLDSTOP;
-    ::sigaction(SIGCHLD, &action, nullptr);
-    action.sa_flags = 0;
-    action.sa_handler = SIG_IGN;
-    // SIGXFSZ: a log that may not grow is an error to be told, not the end of the warden.
-    for (const int number : {SIGPIPE, SIGHUP, SIGXFSZ}) ::sigaction(number, &action, nullptr);
-    sigset_t child;
-    ::sigemptyset(&child);
-    ::sigaddset(&child, SIGCHLD);
-    ::sigprocmask(SIG_BLOCK, &child, nullptr);
-}
-
-void extend_path() {
-    const char* path = std::getenv("PATH");
-    std::string longer = path != nullptr && *path != '\0' ? path : "/usr/local/bin:/usr/bin:/bin";
-    for (const char* folder : {"/usr/sbin", "/sbin"})
-        if (!has_folder(longer, folder)) longer.append(":").append(folder);
-    ::setenv("PATH", longer.c_str(), 1);
-}
-
-Outcome run_command(const Argv& argv, Nanos deadline, Slot& slot) {
+Outcome run_or_throw(const Argv& argv, Nanos deadline, Slot& slot) {
     std::vector<char*> words;
     for (const auto& word : argv) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
@@ -208,6 +160,66 @@ Outcome run_command(const Argv& argv, Nanos deadline, Slot& slot) {
     if (gone && WIFEXITED(status) && outcome.exec_error == 0 && !outcome.timed_out)
         outcome.exit_code = WEXITSTATUS(status);
     return outcome;
+}
+
+}  // namespace
+
+void go_first() {
+    // Of the kernel's struct sched_attr, as its first version was.
+    struct {
+        std::uint32_t size = 48;
+        std::uint32_t policy = SCHED_OTHER;
+        std::uint64_t flags = 0x01;  // SCHED_FLAG_RESET_ON_FORK
+        std::int32_t nice = -20;
+        std::uint32_t priority = 0;
+        std::uint64_t runtime = 0, deadline = 0, period = 0;
+    } wanted;
+    static_assert(sizeof wanted == 48);
+    ::syscall(SYS_sched_setattr, 0, &wanted, 0U);
+    // Where each session shares the processor as one, it is the session that has to go first.
+    const Descriptor session(::open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC));
+    if (session.valid() && ::write(session.get(), "-20", 3) < 0) return;
+}
+
+Slot* make_slot() {
+    void* page = ::mmap(nullptr, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) fail_errno("mmap");
+    return new (page) Slot;
+}
+
+void prepare_for_commands() {
+    struct sigaction action {};
+    action.sa_handler = ignore_signal;
+    action.sa_flags = SA_NOCLDSTOP;
+    ::sigaction(SIGCHLD, &action, nullptr);
+    action.sa_flags = 0;
+    action.sa_handler = SIG_IGN;
+    // SIGXFSZ: a log that may not grow is an error to be told, not the end of the warden.
+    for (const int number : {SIGPIPE, SIGHUP, SIGXFSZ}) ::sigaction(number, &action, nullptr);
+    sigset_t child;
+    ::sigemptyset(&child);
+    ::sigaddset(&child, SIGCHLD);
+    ::sigprocmask(SIG_BLOCK, &child, nullptr);
+}
+
+void extend_path() {
+    const char* path = std::getenv("PATH");
+    std::string longer = path != nullptr && *path != '\0' ? path : "/usr/local/bin:/usr/bin:/bin";
+    for (const char* folder : {"/usr/sbin", "/sbin"})
+        if (!has_folder(longer, folder)) longer.append(":").append(folder);
+    ::setenv("PATH", longer.c_str(), 1);
+}
+
+Outcome run_command(const Argv& argv, Nanos deadline, Slot& slot) {
+    try {
+        return run_or_throw(argv, deadline, slot);
+    } catch (const Failure&) {
+        // No descriptor left, say. A command that could not be run has failed; an undo is then tried again.
+        Outcome outcome;
+        outcome.exec_error = errno;
+        outcome.began_ns = outcome.done_ns = mono_ns();
+        return outcome;
+    }
 }
 
 void end_leftover(Slot& slot) {
