@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from jinja2 import meta
 from jinja2.sandbox import SandboxedEnvironment
 
 from genie.errors import ConfigError
+from genie.fabric.base import Capabilities
 from genie.faults.ansible_job import (
     Collector,
     ansible_environment,
@@ -22,11 +24,15 @@ from genie.faults.ansible_job import (
     python_path,
     write_ansible_command,
 )
+from genie.faults.config import FaultConfig
 from genie.faults.evidence import find_rule
+from genie.faults.plan import RunFacts, plan_faults
 from genie.faults.reading import PARSERS
 from genie.faults.recipe import PLATFORMS, find_platform, load_mechanism, load_platform, roles
 from genie.faults.session import APPLY_PHASES, REVERT_PHASES
 from genie.paths import playbooks_dir, roles_dir
+from genie.topology import build
+from genie.topology.config import LeafSpineConfig
 
 BIN = Path(sys.executable).parent
 
@@ -114,6 +120,15 @@ def test_a_platform_file_can_be_used(role: str, stem: str) -> None:
     assert stem.partition(".")[2] in ("", "bpf", "red")
 
 
+@cache
+def told_of_a_port() -> frozenset[str]:
+    """What a plan tells of a port that marks, and of a node."""
+    can = Capabilities(shaping=True, ecn=True, loss=True, faults=True, marker="bpf", reasons={})
+    faults = {"marks": FaultConfig("port_ecn", "switches"), "nodes": FaultConfig("sham", "switches")}
+    plans = plan_faults(faults, build(LeafSpineConfig()), can, RunFacts())
+    return frozenset(key for plan in plans for key in plan.port_variables(plan.changes[0]))
+
+
 @pytest.mark.parametrize(("role", "stem"), PLATFORM_FILES)
 def test_a_platform_file_names_only_what_there_is(role: str, stem: str) -> None:
     """Every template compiles, and names of it only what `genie.faults` gives: a typo fails here, not on a switch."""
@@ -130,8 +145,7 @@ def test_a_platform_file_names_only_what_there_is(role: str, stem: str) -> None:
     environment = SandboxedEnvironment()
     for text, known in reads + changes + expressions + conditions:
         assert meta.find_undeclared_variables(environment.parse(text)) <= known, text
-    words = "set target object interface mtu own_bps own_limit_bytes limit_bytes kmin_bytes kmax_bytes pmax"
-    ports = set(words.split())
+    ports = told_of_a_port()
     for parameter in load_mechanism(role).parameters:
         ports |= {f"{parameter.name}{suffix}" for suffix in ("", "_bps", "_ppb", "_bytes", "_ns", "_address")}
     for text, _ in reads + changes + expressions + conditions:
