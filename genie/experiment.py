@@ -35,6 +35,7 @@ from genie.errors import (
 from genie.fabric import open_fabric
 from genie.fabric.base import Fabric
 from genie.faults.audit import AuditLog
+from genie.faults.operation import remember_run
 from genie.faults.safety import Guard, blast_radius
 from genie.faults.session import FaultSession
 from genie.launch.agents import Agents, Assignment, Race, ending
@@ -229,7 +230,8 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
         if plan.faults:
             say.phase(f"applying {', '.join(fault.name for fault in plan.faults)}")
             undo.callback(_mend, faults, directory, audit, say, lambda: evidence)
-            _break(faults, audit)
+            remember_run(plan.config, plan.topology, fabric, plan.faults, directory.path)
+            _break(faults, audit, say)
 
         before = fabric.counters()
         directory.write_counters(before, None)
@@ -265,15 +267,16 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
         )
 
 
-def _break(faults: FaultSession, audit: AuditLog) -> None:
+def _break(faults: FaultSession, audit: AuditLog, say: Narrator) -> None:
     """Apply the faults, each with its lines in the audit log: what is going to be done, and what became of it."""
     for fault in faults.plans:
         audit.write("planned", fault.name, fault.targets, risk=fault.risk, window=fault.config.window.describe())
     try:
         applied = faults.apply()
-    except GenieError as error:
+    except BaseException as error:
+        why = error.message if isinstance(error, GenieError) else str(error) or type(error).__name__
         for fault in faults.plans:
-            audit.write("refused", fault.name, fault.targets, result=error.message)
+            _note_in(audit, say, "refused", fault.name, fault.targets, result=why)
         raise
     for record in applied:
         audit.write("applied", record.fault, record.ports, nodes=record.nodes, armed=record.action == "armed")

@@ -13,18 +13,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from genie import topology
 from genie.cli import main
 from genie.errors import ConfigError, EnvironmentUnfit, RunAborted
-from genie.fabric.base import Capabilities, Completed
+from genie.fabric.base import Capabilities, Completed, Fabric
+from genie.fabric.config import NetnsConfig
 from genie.fabric.ssh import SshTarget
 from genie.faults import operate, operation
-from genie.faults.command import overrides, run
+from genie.faults.command import configure, overrides, run
 from genie.faults.journal import Intent, Journal, Owner, read_journal
+from genie.faults.plan import RunFacts, plan_faults
 from genie.faults.session import FaultRecord
 from genie.faults.warden import Status
 from genie.topology.config import LeafSpineConfig
@@ -393,3 +395,15 @@ def test_genie_revert_puts_back_what_was_applied_to_hosts(bench: Bench, capsys: 
 def test_verbs_that_are_none() -> None:
     with pytest.raises(ConfigError, match="did you mean 'status'"):
         run(["statu"], print)
+
+
+def test_a_run_on_real_hosts_writes_down_how_to_reach_them(bench: Bench, tmp_path: Path) -> None:
+    config = configure(["link_rate", "--inventory=hosts.yml", "targets=h1-leaf0"])
+    facts = RunFacts(placement=("h0", "h1"))
+    plans = plan_faults(config.fault, NETWORK, bench.capabilities(), facts)
+    operation.remember_run(config, NETWORK, cast(Fabric, bench), plans, tmp_path)
+    assert operation.read_operation(tmp_path).plans() == plans
+    (tmp_path / operation.FILE_NAME).unlink()
+    operation.remember_run(config, NETWORK, cast(Fabric, bench), (), tmp_path)
+    operation.remember_run(replace(config, fabric=NetnsConfig()), NETWORK, cast(Fabric, bench), plans, tmp_path)
+    assert not (tmp_path / operation.FILE_NAME).exists()
