@@ -35,6 +35,7 @@ from genie.errors import (
 from genie.fabric import open_fabric
 from genie.fabric.base import Fabric
 from genie.faults.audit import AuditLog
+from genie.faults.operation import remember_run
 from genie.faults.safety import Guard, blast_radius
 from genie.faults.session import FaultSession
 from genie.launch.agents import Agents, Assignment, Race, ending
@@ -229,6 +230,7 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
         if plan.faults:
             say.phase(f"applying {', '.join(fault.name for fault in plan.faults)}")
             undo.callback(_mend, faults, directory, audit, say, lambda: evidence)
+            remember_run(plan.config, plan.topology, fabric, plan.faults, directory.path)
             _break(faults, audit, say)
 
         before = fabric.counters()
