@@ -126,6 +126,12 @@ class FaultPlan:
         return tuple(dict.fromkeys(change.node for change in self.changes))
 
     @property
+    def aimed_at(self) -> tuple[str, ...]:
+        """Hosts that its parameters name: they are not changed, and feel it all the same."""
+        named = [parameter.name for parameter in self.mechanism.parameters if parameter.kind == "host"]
+        return tuple(dict.fromkeys(str(change.values[name]) for change in self.changes for name in named))
+
+    @property
     def is_control(self) -> bool:
         """Whether it is there to change nothing (A/A, sham), so that its run is a healthy one."""
         return self.mechanism.changes == "nothing"

@@ -67,6 +67,11 @@ class PlannedFault(Protocol):
         ...
 
     @property
+    def aimed_at(self) -> tuple[str, ...]:
+        """Hosts that are not changed and feel it all the same."""
+        ...
+
+    @property
     def changes(self) -> Sequence[PlannedChange]:
         """Every single change."""
         ...
@@ -84,8 +89,8 @@ class GuardedFabric(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BlastRadius:
-    """What faults touch: the nodes at both ends of every faulted port and every node that is changed; all ports of
-    these nodes; the links that have a faulted port.
+    """What faults touch: the nodes at both ends of every faulted port, every node that is changed, every host that one
+    is aimed at with its neighbours; all ports of these nodes; the links that have a faulted port.
     """
 
     nodes: frozenset[str]
@@ -100,6 +105,8 @@ def blast_radius(plans: Sequence[PlannedFault], topology: Topology) -> BlastRadi
     faulted = {port.name for plan in plans for port in plan.ports}
     nodes = {end for plan in plans for port in plan.ports for end in (port.node, port.peer)}
     nodes |= {node for plan in plans for node in plan.nodes}
+    aimed_at = {host for plan in plans for host in plan.aimed_at}
+    nodes |= {end for port in topology.ports if port.node in aimed_at for end in (port.node, port.peer)}
     hosts = [node.name for node in topology.hosts]
     return BlastRadius(
         nodes=frozenset(nodes),

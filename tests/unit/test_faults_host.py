@@ -120,6 +120,11 @@ def test_load_is_started_and_stopped(tmp_path: Path) -> None:
         here([TOOLS["genie_load"], "stop", "--dir", str(tmp_path / "load" / "f.switch0")])
 
 
+def test_the_victim_is_what_the_load_is_aimed_at() -> None:
+    assert planned("host_load", "h1", to="h0", rate="30%").aimed_at == ("h0",)
+    assert planned("host_pace", "h1", speed="50%").aimed_at == ()
+
+
 def test_the_victim_cannot_be_a_sender() -> None:
     with pytest.raises(PlanError, match="h0 is a target itself"):
         planned("host_load", "hosts", to="h0", rate="30%")

@@ -27,6 +27,7 @@ class Fault:
     risk: str = "medium"
     ports: tuple = ()
     nodes: tuple = ()
+    aimed_at: tuple = ()
     changes: tuple = ()
 
 
@@ -69,9 +70,18 @@ HOST_LINK = ("h0/leaf0", "leaf0/h0")
         ([fault("leaf0/h1")], {"leaf0", "h1"}, ("h1",), ("h1-leaf0",)),
         ([Fault(nodes=("h2",))], {"h2"}, ("h2",), ()),
         ([fault(*HOST_LINK), Fault(nodes=("h3",))], {"h0", "leaf0", "h3"}, ("h0", "h3"), ("h0-leaf0",)),
+        ([fault("h1/leaf0", aimed_at=("h3",))], {"h1", "leaf0", "h3", "leaf1"}, ("h1", "h3"), ("h1-leaf0",)),
         ([], set(), (), ()),
     ],
-    ids=["a host's link", "an uplink", "a downlink reaches its host", "a host", "two faults", "none"],
+    ids=[
+        "a host's link",
+        "an uplink",
+        "a downlink reaches its host",
+        "a host",
+        "two faults",
+        "aimed at a host",
+        "none",
+    ],
 )
 def test_the_blast_radius_has_both_ends_of_every_port(plans, nodes, hosts, links):
     radius = blast_radius(plans, NETWORK)

@@ -196,6 +196,27 @@ def test_a_process_that_took_the_number_over_is_left_alone(folder, receiver):
         bystander.kill()
 
 
+@pytest.mark.parametrize("after_us", [0, 300, 600, 900, 1200, 1500, 2000, 2500, 3000, 4000])
+def test_a_starter_that_is_killed_leaves_nothing_that_stop_does_not_end(folder, receiver, after_us):
+    with subprocess.Popen([LOAD, "start", *options(folder, receiver)], stdout=subprocess.DEVNULL) as starter:
+        until_ns = time.monotonic_ns() + after_us * 1000
+        while time.monotonic_ns() < until_ns:
+            pass
+        starter.kill()
+    final = told("stop", "--dir", folder)
+    assert final["state"] in ("absent", "ended")
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if folder.encode() in read_or_nothing(path)]
+    assert not left
+    assert told("start", *options(folder, receiver))["state"] == "sending"
+
+
+def read_or_nothing(path):
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended meanwhile
+        return b""
+
+
 def test_a_stopped_sender_is_ended_all_the_same(folder, receiver):
     """SIGSTOP: it cannot hear SIGTERM."""
     pid = told("start", *options(folder, receiver))["pid"]
