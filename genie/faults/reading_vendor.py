@@ -320,6 +320,30 @@ def sonic_pfc_shown(text: str, code: int, variables: Mapping[str, Any]) -> dict[
     return {"pfc_shown": str(_priority(variables)) in (row[1].split(",") if len(row) > 1 else [])}
 
 
+def sonic_watchdog(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """A queue's id and its counters in COUNTERS_DB: what the PFC watchdog does there, and what it dropped in the last
+    storm.
+    """
+    _must_succeed(text, code)
+    oid, _, rest = text.partition("\n")
+    counters = _hash(rest, 0)
+    dropped = int(counters.get("PFC_WD_QUEUE_STATS_TX_DROPPED_PACKETS_LAST", 0))
+    return {
+        "oid": oid,
+        "watchdog": counters.get("PFC_WD_STATUS", "none"),
+        "debug_storm": counters.get("DEBUG_STORM", "none"),
+        "packets": dropped + int(counters.get("PFC_WD_QUEUE_STATS_TX_PACKETS_LAST", 0)),
+        "taken": dropped,
+        "drops_all": int(variables["port"]["ratio_ppb"]) == 1_000_000_000,
+    }
+
+
+def sonic_watchdog_config(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``PFC_WD|X`` of CONFIG_DB: its action; "none" where the port has no watchdog."""
+    fields = _hash(text, code)
+    return {"action": fields.get("action", "drop") if fields else "none", "watchdog_fields": fields}
+
+
 def sonic_scheduler(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
     """The scheduler of our own: ``pir`` in bytes a second; "none" where there is none."""
     return {"pir": _hash(text, code).get("pir", "none")}
@@ -486,7 +510,7 @@ VENDOR_PARSERS: dict[str, Parser] = {
     for parser in (
         attribute, mlnx_qos, pause_counters, ethtool_link, mlxlink, pci_link, ib_port, sonic_port, sonic_oper,
         sonic_queue, sonic_asic_queue, sonic_wred, sonic_absent, sonic_qos_map, sonic_pfc_shown, sonic_scheduler,
-        sonic_priority_group, nvue_link, nvue_applied_link, nvue_pending, nvue_profile, nvue_congestion, eos_running,
-        eos_interface, eos_sessions,
+        sonic_watchdog, sonic_watchdog_config, sonic_priority_group, nvue_link, nvue_applied_link, nvue_pending,
+        nvue_profile, nvue_congestion, eos_running, eos_interface, eos_sessions,
     )
 }  # fmt: skip

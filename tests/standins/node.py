@@ -16,8 +16,11 @@ import infiniband
 import mlx5_sysfs
 from standin import STATE_VARIABLE, State, install
 
-PASSING = ("calls", "failures", "asic", "lag", "revision", "revisions", "startup", "confirm", "sessions")
+PASSING = ("calls", "failures", "asic", "lag", "polls", "revision", "revisions", "startup", "confirm", "sessions")
 """What a state may have more of afterwards: history, not configuration."""
+
+
+OPERATIONAL = {"PFC_WD_STATUS": "operational"}
 
 
 class Gear:
@@ -50,6 +53,9 @@ class Gear:
             kept["applied"] = _pruned(state["revisions"][str(state["revision"])])
         text = json.dumps(kept, sort_keys=True)
         kept = json.loads(text)
+        for own in kept.get("queue_counters", {}).values():
+            own.pop("PFC_WD_QUEUE_STATS_TX_DROPPED_PACKETS_LAST", None)
+        kept["queue_counters"] = {k: v for k, v in kept.get("queue_counters", {}).items() if v != OPERATIONAL}
         for own in kept.get("devices", {}).values():
             own.pop("link_down_events_phy")
         for node in kept.get("nodes", {}).values():

@@ -5,8 +5,10 @@ ASIC_DB's queue) is derived whenever it is asked for, so a test can read a chang
 Nothing checks what sonic-db-cli writes, as nothing does on a switch. ``config save`` is kept in ``saved``: no test may
 find it true.
 
-Sources: sonic-net/sonic-utilities @691b1bbc4 ``config/main.py``, ``scripts/portconfig``, ``pfc/main.py``,
-``pfcwd/main.py`` (messages, checks, exit codes: several refusals exit 0), ``tests/`` for tables; sonic-swss-common
+Sources: sonic-net/sonic-swss @e6b0c5b5d ``orchagent/pfc_detect_*.lua``, ``pfc_restore.lua``, ``pfcactionhandler.cpp``
+(the watchdog, DEBUG_STORM, "stormed"), ``qosorch.cpp`` (a port's scheduler); sonic-net/sonic-utilities @691b1bbc4
+``config/main.py``, ``scripts/portconfig``, ``pfc/main.py``, ``pfcwd/main.py`` (messages, checks, exit codes: several
+refusals exit 0), ``tests/`` for tables; sonic-swss-common
 ``sonic-db-cli/sonic-db-cli.cpp`` and its reply formatter (HGETALL prints a Python dictionary, KEYS a line a key,
 numbers as numbers, nil as an empty line).
 """
@@ -58,6 +60,8 @@ def switch(**changed: Any) -> State:
         "is_root": True,
         "saved": False,
         "orch_lag": 0,
+        "queue_counters": {},
+        "watchdog_polls": 2,
         **changed,
     }
 
@@ -93,7 +97,7 @@ def _database(state: State, name: str) -> dict[str, dict[str, str]]:
         return {f"PORT_TABLE|{port}": {"supported_speeds": speeds, "supported_fecs": fecs} for port in ports_of(state)}
     if name == "COUNTERS_DB":
         names = {f"{port}:{queue}": _oid(port, queue) for port in ports_of(state) for queue in range(8)}
-        return {"COUNTERS_QUEUE_NAME_MAP": names}
+        return {"COUNTERS_QUEUE_NAME_MAP": names, **_watched(state)}
     if name == "ASIC_DB":
         config = _orchestrated(state)
         profiles = sorted(key.partition("|")[2] for key in config if key.startswith("WRED_PROFILE|"))
@@ -122,12 +126,34 @@ def _orchestrated(state: State) -> dict[str, dict[str, str]]:
     return seen
 
 
+def _watched(state: State) -> dict[str, dict[str, str]]:
+    """Queues that the PFC watchdog watches: each look is a poll of its detector, which believes DEBUG_STORM."""
+    found = {}
+    for port in ports_of(state):
+        watchdog = state["config"].get(f"PFC_WD|{port}")
+        for queue in state["config"].get(f"PORT_QOS_MAP|{port}", {}).get("pfc_enable", "").split(","):
+            if not watchdog or not queue:
+                continue
+            key = f"COUNTERS:{_oid(port, int(queue))}"
+            own = state["queue_counters"].setdefault(key, {"PFC_WD_STATUS": "operational"})
+            wanted = "stormed" if own.get("DEBUG_STORM") == "enabled" else "operational"
+            polls = state.setdefault("polls", {})
+            if own["PFC_WD_STATUS"] != wanted:
+                polls[key] = polls.get(key, 0) + 1
+                if polls[key] > state["watchdog_polls"]:
+                    own["PFC_WD_STATUS"], polls[key] = wanted, 0
+                    if wanted == "stormed" and watchdog.get("action", "drop") == "drop":
+                        own |= {"PFC_WD_QUEUE_STATS_TX_DROPPED_PACKETS_LAST": "1234"}
+            found[key] = own
+    return found
+
+
 def _oid(port: str, queue: int) -> str:
     return f"oid:0x15000000{int(port[8:]):04x}{queue:02x}"
 
 
 def sonic_db_cli(state: State, argv: list[str]) -> str:
-    """``sonic-db-cli DB KEYS|HGETALL|HGET|HSET|HDEL|DEL|EXISTS …``; writes only to CONFIG_DB."""
+    """``sonic-db-cli DB KEYS|HGETALL|HGET|HSET|HDEL|DEL|EXISTS …``; writes to CONFIG_DB and to queues' counters."""
     name, verb, *words = argv
     tables = _database(state, name)
     verb = verb.upper()

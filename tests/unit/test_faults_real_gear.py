@@ -126,6 +126,11 @@ def nvue(state: State, *path: str) -> Any:
     return tree
 
 
+def _watchdog(state: State) -> str:
+    (own,) = (counters for counters in state["queue_counters"].values() if "DEBUG_STORM" in counters)
+    return own["PFC_WD_STATUS"]
+
+
 CASES = [
     Case("port_rate", "mlx5", lambda s: dcb(s)["maxrate_kbps"], [50_000_000] * 8, {"rate": "25%"}),
     Case("port_speed", "mlx5", lambda s: s["devices"]["ens1f0np0"]["speed"], 100_000, {"rate": "60%"}),
@@ -164,6 +169,7 @@ CASES = [
         "-2",
         {"limit": "25%"},
     ),
+    Case("port_pfcwd", "sonic", _watchdog, "stormed"),
     Case("port_state", "cumulus", lambda s: nvue(s, "interface", "swp1", "link", "state"), "down"),
     Case("port_mtu", "cumulus", lambda s: nvue(s, "interface", "swp1", "link", "mtu"), "1500"),
     Case("port_speed", "cumulus", lambda s: nvue(s, "interface", "swp1", "link", "speed"), "200G", {"rate": "50%"}),
@@ -290,6 +296,11 @@ def left_behind(state: State) -> State:
     return state
 
 
+def unwatched(state: State) -> State:
+    del state["config"]["PFC_WD|Ethernet0"]
+    return state
+
+
 def pending(state: State) -> State:
     state["pending"] = json.loads(json.dumps(cumulus.applied(state)))
     state["pending"]["interface"]["swp2"]["link"] = {"mtu": "1500"}
@@ -311,6 +322,8 @@ def firmware(state: State) -> State:
         ("port_wred", "sonic", left_behind(sonic.switch()), {"kmin": "1KB", "kmax": "2KB"}, "own_key expected none"),
         ("port_pfc", "sonic", sonic.switch(), {"priority": 5}, "pfc_on expected true, found false"),
         ("port_state", "sonic", sonic.switch(peer_down=["Ethernet0"]), {}, "oper_status expected up, found down"),
+        ("port_pfcwd", "sonic", unwatched(sonic.switch()), {}, "watchdog expected operational, found none"),
+        ("port_pfcwd", "sonic", sonic.switch(), {"ratio": "50%"}, "drops_all expected true, found false"),
         ("port_state", "cumulus", pending(cumulus.switch()), {}, "pending expected none, found changes"),
         ("port_pfc", "mlx5", firmware(host()), {}, "dcbx expected os, found fw"),
         ("port_rate", "mlx5", host(), {"rate": "2.5Gbps"}, "rate_fits expected true, found false"),

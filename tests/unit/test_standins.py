@@ -446,6 +446,16 @@ def test_the_watchdog_stops_everywhere_and_starts_with_more_than_it_had() -> Non
     assert state["config"]["PFC_WD|Ethernet0"]["pfc_stat_history"] == "disable", "which it did not have before"
 
 
+def test_the_watchdog_takes_a_marked_queue_for_a_storm_and_lets_go_after_it() -> None:
+    state = sonic.switch(watchdog_polls=1)
+    oid = run(state, "sonic-db-cli COUNTERS_DB HGET COUNTERS_QUEUE_NAME_MAP Ethernet0:3").strip()
+    status = f"sonic-db-cli COUNTERS_DB HGET COUNTERS:{oid} PFC_WD_STATUS"
+    for verb, then in (("HSET", "stormed"), ("HDEL", "operational")):
+        run(state, f"sonic-db-cli COUNTERS_DB {verb} COUNTERS:{oid} DEBUG_STORM {'enabled' if verb == 'HSET' else ''}")
+        assert [run(state, status).strip() for _ in range(2)][-1] == then
+    assert run(state, "sonic-db-cli COUNTERS_DB HGET COUNTERS_QUEUE_NAME_MAP Ethernet0:0").strip() != oid
+
+
 def test_a_save_is_never_forgotten() -> None:
     state = sonic.switch()
     run(state, "config save -y")
