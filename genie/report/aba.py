@@ -18,7 +18,7 @@ from rich.text import Text
 from genie.errors import GenieError
 from genie.report.terminal import STYLES, WIDTH_LEAST, shown_path
 from genie.results.aba import ARMS, AbaDir, AbaRecord, AbaResult, Arm, compare_arms, ratio_of
-from genie.results.compare import judge_and_store, load_judgement
+from genie.results.compare import Slowdown, judge_and_store, load_judgement
 from genie.results.rundir import is_alive
 from genie.results.statistics import Estimate
 from genie.units import format_ns
@@ -140,10 +140,11 @@ def _ratio_table(result: AbaResult) -> Table:
     table.add_column("", no_wrap=True)
     for heading in ("ratio", "95% CI", "chance"):
         table.add_column(heading, justify="right", no_wrap=True)
-    rows = (
+    rows: tuple[tuple[str, Estimate | None, Slowdown | None], ...] = (
         ("median, b / (a1 + a2)", ratio_of(result.median), result.median),
         (f"{_tail(result)}, b / (a1 + a2)", ratio_of(result.p99), result.p99),
         ("exposed communication, b / (a1 + a2)", result.exposed, None),
+        *_windowed_rows(result),
         ("median, b / a1", ratio_of(result.over_a1), result.over_a1),
         ("median, b / a2", ratio_of(result.over_a2), result.over_a2),
         ("median, a2 / a1", ratio_of(result.recovery), result.recovery),
@@ -153,6 +154,13 @@ def _ratio_table(result: AbaResult) -> Table:
             chance = f"±{judged.margin_ratio:.0%}" if judged else ""
             table.add_row(name, f"{ratio.value:.2f}x", f"{ratio.low:.2f} - {ratio.high:.2f}", chance)
     return table
+
+
+def _windowed_rows(result: AbaResult) -> Iterator[tuple[str, Estimate | None, None]]:
+    for parts in result.windowed:
+        whose = f"{parts.fault[:20]}'s" if len(result.windowed) > 1 else "the fault's"
+        yield f"median in {whose} windows, b / (a1 + a2)", parts.inside, None
+        yield "median outside them, b / (a1 + a2)", parts.outside, None
 
 
 def _fault_lines(folder: AbaDir) -> Iterator[Text]:

@@ -20,7 +20,16 @@ from pathlib import Path
 
 from genie.errors import ConfigError, GenieError
 from genie.results import statistics
-from genie.results.compare import DEFAULT_THRESHOLDS, Judgement, Slowdown, Thresholds, compare, load_judgement, weigh
+from genie.results.compare import (
+    DEFAULT_THRESHOLDS,
+    Judgement,
+    Slowdown,
+    Thresholds,
+    WindowSlowdown,
+    compare,
+    load_judgement,
+    weigh,
+)
 from genie.results.metrics import IterationTimes, Metrics
 from genie.results.records import from_plain, to_plain
 from genie.results.rundir import RunDir
@@ -59,7 +68,8 @@ class AbaResult:
     ``median``, ``p99``: b over a1 and a2 pooled, judged with the spread that the two baselines show; ``exposed`` the
     same of exposed communication. ``over_a1``, ``over_a2``: b's median over each alone; they decide where the baselines
     are not alike. ``recovery``: a2 over a1; ``recovered`` is "yes", "no", "inconclusive" or "" where an arm is missing.
-    ``drift``: how the baselines differ, "" if they don't. None where an arm it needs was not measured.
+    ``drift``: how the baselines differ, "" if they don't. ``windowed``: the median in and outside the windows of a
+    fault that was not there all the time, over both baselines. None where an arm it needs was not measured.
     """
 
     verdict: str
@@ -76,6 +86,7 @@ class AbaResult:
     recovered: str = ""
     recovered_why: str = ""
     drift: str = ""
+    windowed: tuple[WindowSlowdown, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +262,27 @@ def _with_slowdown(result: AbaResult, found: Mapping[str, Metrics], seed: int, t
     waited = [found[name].exposed_ns for name in ("a1", "a2") if name in found and found[name].exposed_ns]
     if found["b"].exposed_ns and waited:
         exposed = statistics.pooled_ratio(found["b"].exposed_ns, waited, statistics.rows_median, seed)
+    windowed = []
+    for parts in found["b"].windowed:
+        inside, outside = (
+            statistics.pooled_ratio(part, pool, statistics.rows_median, seed) if part else None
+            for part in parts.split(ours)
+        )
+        windowed.append(WindowSlowdown(parts.fault, inside, outside))
     alone = {
         name: compare(found["b"], found[name], thresholds=thresholds, seed=seed).median
         for name in ("a1", "a2")
         if _times(found, name)
     }
-    return replace(result, median=median, p99=p99, exposed=exposed, over_a1=alone.get("a1"), over_a2=alone.get("a2"))
+    return replace(
+        result,
+        median=median,
+        p99=p99,
+        exposed=exposed,
+        over_a1=alone.get("a1"),
+        over_a2=alone.get("a2"),
+        windowed=tuple(windowed),
+    )
 
 
 def _with_recovery(result: AbaResult, found: Mapping[str, Metrics], seed: int, thresholds: Thresholds) -> AbaResult:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rundir_maker import IN_EFFECT, make_run
+from rundir_maker import IN_EFFECT, MS, T, make_run
 
 from genie import track
 from genie.aba import arm_plans
@@ -117,6 +117,19 @@ def test_one_missing_baseline_leaves_the_other_to_compare_with(tmp_path):
     result = make_aba(tmp_path, a2=None).finish("aborted", "the disk was full")
     assert result.median.ratio.value == pytest.approx(40.5 / 20)
     assert (result.recovery, result.over_a2) == (None, None)
+
+
+def test_a_fault_with_a_window_is_compared_in_and_outside_it(tmp_path):
+    slow_in_the_middle = (30, *[20, 20.2, 19.9, 20], *[60] * 4, *[20, 20.2, 19.9, 20])
+    window = (T + 111 * MS, T + 349 * MS)  # within the first and the last of the slow iterations
+    fault = replace(IN_EFFECT, start_mono_ns=window[0], end_mono_ns=window[1], windows=(window,))
+    folder = make_aba(tmp_path, b={"iteration_ms": slow_in_the_middle, "faults": (fault,)})
+    result = folder.finish("finished")
+    (windowed,) = result.windowed
+    assert (windowed.inside.value, windowed.outside.value) == (pytest.approx(3), pytest.approx(1))
+    text = render_aba(folder, width=80)
+    assert "median in the fault's windows, b / (a1 + a2)" in text
+    assert max(len(line) for line in text.splitlines() if "b / (" in line) <= 80
 
 
 @settings(max_examples=30, deadline=None)
