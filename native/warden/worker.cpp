@@ -246,7 +246,7 @@ void Worker::run_later() {
 }
 
 void Worker::request_undo() {
-    if (!undo_) undo_.emplace();
+    if (!undo_) undo_ = Undo{};
     undo_->next_try = 0;
     state_ = "undoing";
 }
