@@ -21,6 +21,7 @@ from genie.faults.reading import PARSERS
 from genie.faults.recipe import CONDITIONS, Platform, Read, Step
 
 Argv = tuple[str, ...]
+_UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, SyntaxError, ArithmeticError, StopIteration)
 State = Mapping[str, Any]
 SEPARATOR = "\036"  # between the outputs of several commands in one; no tool prints ASCII's record separator
 

@@ -9,7 +9,7 @@ a run whose faults are not all in effect is invalid.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -272,6 +272,16 @@ def _overlimits(observed: Observed, port: str, samples: npt.NDArray[Any] | None)
 # ---- packets lost on the wire -----------------------------------------------------------------------------------
 
 
+def total_of(states: Sequence[State], counter: str) -> int:
+    """A counter that begins anew in each window, over all of them: it rises in one, and falls from one to the next."""
+    total = last = 0
+    for count in (int(state.get(counter, 0)) for state in states):
+        if count < last:
+            total += last
+        last = count
+    return total + last
+
+
 def _judge_drops(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
     checks: list[Check] = []
     facts: dict[str, float] = {}
@@ -279,9 +289,7 @@ def _judge_drops(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict
     for change in plan.changes:
         port, chance = change.target, int(change.values["ratio_ppb"]) / PPB
         states = observed.states.get(port, ())
-        # Each window has its own table, so its own counters; within one they only rise.
-        packets = sum(int(state.get("packets", 0)) for state in states)
-        drops = sum(int(state.get("taken", 0)) for state in states)
+        packets, drops = total_of(states, "packets"), total_of(states, "taken")
         facts |= {f"{port}.packets": packets, f"{port}.lost": drops}
         packets_in_all, drops_in_all = packets_in_all + packets, drops_in_all + drops
         checks.append(

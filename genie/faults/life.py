@@ -27,6 +27,7 @@ from genie.faults.change import (
     render_argv,
     render_reads,
     render_steps,
+    render_word,
     shell_line,
     split_reading,
     unrestored,
@@ -157,6 +158,7 @@ def prepare(task: Task, shell: Shell) -> dict[str, Any]:
 def arming_line(task: Task, intents: Sequence[Intent]) -> str:
     """The shell line that arms the warden with everything it must know."""
     reads = [argv for port in task.ports for argv in render_reads(task.how, task.variables(port))]
+    how, first = task.how, task.variables(task.ports[0])
     spec = warden.Spec(
         run=task.run,
         fault=task.fault,
@@ -165,6 +167,8 @@ def arming_line(task: Task, intents: Sequence[Intent]) -> str:
         do=tuple(argv for intent in intents for argv in intent.do),
         undo=tuple(argv for intent in reversed(intents) for argv in intent.undo),
         check=(("sh", "-c", reading_line(reads)),),
+        later=tuple(argv for port in task.ports for argv in render_steps(how.later, task.variables(port))),
+        later_after_ns=int(render_word(how.later_after, first)) if how.later else 0,
     )
     arm = shlex.join(warden.arm_argv(task.folder, task.lock, program=task.warden))
     return f"printf %s {shlex.quote(warden.encode_spec(spec))} | {arm}"

@@ -147,11 +147,19 @@ def all_links(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, A
     return {"down": " ".join(name for name in found if name in own) or "none"}
 
 
-def values(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Several values, one a line: ``values``. Raises ValueError where one could not be read."""
+def peer_routes(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Routes of several nodes, each after a line ``@ NODE``: every multipath route as its node and the words of the
+    command that makes it again there.
+    """
     if code != 0:
         raise ValueError(f"exit code {code}")
-    return {"values": text.split()}
+    found: list[list[str]] = []
+    for part in text.split("@ ")[1:]:
+        node, _, lines = part.partition("\n")
+        for route in routes(lines, 0, variables)["routes"]:
+            if "nexthop" in route:
+                found.append([node.strip(), "ip", "-4", "route", "replace", *route])
+    return {"peer_routes": found}
 
 
 def uplinks(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,7 +255,7 @@ def ingress_filters(text: str, code: int, variables: Mapping[str, Any]) -> dict[
     rules = [rule for rule in json.loads(text or "[]") if "options" in rule]
     said = []
     for rule in rules:
-        action = next(iter(rule["options"].get("actions", ())), {})
+        action: dict[str, Any] = next(iter(rule["options"].get("actions", ())), {})
         redirects = rule["kind"] == "matchall" and action.get("mirred_action") == "redirect"
         said.append(f"redirect to {action['to_dev']}" if redirects else rule["kind"])
     return {"filters": ", ".join(said) or "none"}
@@ -271,7 +279,7 @@ PARSERS: dict[str, Parser] = VENDOR_PARSERS | {
         routes,
         neighbours,
         all_links,
-        values,
+        peer_routes,
         uplinks,
         ip_link,
         pace,

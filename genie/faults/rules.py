@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from genie.faults.evidence import Check, Observed, Rule
+from genie.faults.evidence import Check, Observed, Rule, total_of
 from genie.faults.plan import Change, FaultPlan
 
 Judged = tuple[list[Check], dict[str, float]]
@@ -197,11 +197,8 @@ def _judge_rewritten(plan: FaultPlan, observed: Observed) -> Judged:
     changed = 0
     for change in plan.changes:
         states = observed.states.get(change.target, ())
-        own = sum(int(state.get("taken", 0)) for state in states)
-        facts |= {
-            f"{change.target}.packets": sum(int(state.get("packets", 0)) for state in states),
-            f"{change.target}.changed": own,
-        }
+        own = total_of(states, "taken")
+        facts |= {f"{change.target}.packets": total_of(states, "packets"), f"{change.target}.changed": own}
         changed += own
     return [_exercised("packets were changed on a faulted port", "at least 1", str(changed), changed > 0)], facts
 

@@ -306,18 +306,20 @@ class FaultSession:
         how = plan.platform(changes[0])
         variables = [self._variables(plan, change) for change in changes]
         commands = [argv for own in variables for argv in render_reads(how, own)]
-        if plan.config.window.kind == "whole":
-            done = self.fabric.run(node, ["sh", "-c", reading_line(commands)])
-            try:
-                rounds = [split_reading(done.stdout, len(commands))]
-            except ValueError as error:
-                raise RunAborted(f"the read-back at the end said {error}: {done.stderr.strip()}") from error
-        else:
-            status = self._statuses.get((plan.name, node))
-            if status is None or not status.checks:
+        status = self._statuses.get((plan.name, node))
+        is_whole = plan.config.window.kind == "whole"
+        rounds: list[list[tuple[int, str]]] = []
+        if not is_whole:
+            if status is None or not status.openings:
                 why = "; ".join(status.failures) if status else "its warden does not answer"
                 raise RunAborted(f"no window of it opened on {node}{f': {why}' if why else ''}")
             rounds = [split_reading(text, len(commands)) for text in status.checks]
+        if is_whole or (status and not status.openings[-1].undo_began_ns):
+            done = self.fabric.run(node, ["sh", "-c", reading_line(commands)])
+            try:
+                rounds.append(split_reading(done.stdout, len(commands)))
+            except ValueError as error:
+                raise RunAborted(f"the read-back at the end said {error}: {done.stderr.strip()}") from error
         count = len(how.read)
         return {
             change.target: tuple(
