@@ -88,7 +88,9 @@ def test_the_report_can_be_made_again(aba):
     assert shown.returncode == 0, shown.stderr
     first = [line.rstrip() for line in done.stdout.splitlines()][1:8]
     assert shown.stdout.splitlines()[:7] == first
-    assert run("report", "runs/aba/b", cwd=cwd).returncode == 0
+    logged = run("report", "runs/aba", "--log", cwd=cwd)
+    assert logged.returncode == 0, logged.stderr
+    assert done.stdout.splitlines()[-1].removeprefix("MLflow: ") == logged.stdout.splitlines()[-1]
 
 
 def test_no_fault_is_no_slowdown(tmp_path):
