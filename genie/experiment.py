@@ -248,7 +248,12 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
                 faults.progress(min((rank.iteration for rank in progress.values()), default=0))
                 guard.look(progress)
 
-            race = agents.race(None, watch, faults.start)
+            try:
+                race = agents.race(None, watch, faults.start)
+            except RunAborted:  # stopped by the guard, or the fabric is gone: what the ports saw until then, if any can say
+                with contextlib.suppress(GenieError):
+                    directory.write_counters(before, fabric.counters())
+                raise
         if sampler is not None:
             sampler.close_stdin()
             sampled = sampler.wait(SAMPLER_PATIENCE_S)  # it takes a last sample and trims its file
