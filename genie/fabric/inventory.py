@@ -32,7 +32,7 @@ from genie.fabric.config import InventoryConfig
 from genie.fabric.lease import Leases, lease_script
 from genie.fabric.samples import HostSamples, merge_samples
 from genie.fabric.ssh import SshLinks, SshProcess
-from genie.fabric.survey import LOCK, HostEntry, HostFacts, linux_targets, look, survey
+from genie.fabric.survey import HostEntry, HostFacts, linux_targets, look, survey
 from genie.topology.model import Topology
 from genie.units import format_bytes, parse_ns
 
@@ -85,7 +85,10 @@ class InventoryFabric:
 
     def capabilities(self) -> Capabilities:
         """The real network has rates; it marks, loses and queues as it is set up, which nobody here can know."""
-        reasons = {"ecn": "fabric=inventory does not know whether the network's switches mark"}
+        marks = any(facts.marks for facts in self._facts.values())
+        reasons = (
+            {} if marks else {"ecn": "no host has a red that marks, and what the network's switches do is not known"}
+        )
         powerless = [facts.name for facts in self._facts.values() if facts.uid != 0]
         if powerless:
             reasons["faults"] = (
@@ -99,11 +102,11 @@ class InventoryFabric:
             reasons["delay"] = f"no tc on {', '.join(without[:8])} (apt-get install iproute2)"
         return Capabilities(
             shaping=True,
-            ecn=False,
+            ecn=marks,
             loss="loss" not in reasons,
             delay="delay" not in reasons,
             faults="faults" not in reasons,
-            marker="none",
+            marker="red" if marks else "none",
             reasons=reasons,
             one_clock=False,
         )
@@ -137,8 +140,8 @@ class InventoryFabric:
         return f"{self._survey.entry(node).state_dir}/{self._run_id}"
 
     def lock_file(self, node: str) -> str:
-        """The file that this run's lease on the host holds locked."""
-        return LOCK
+        """None for wardens to take: the run's lease holds the host, and for as long as a warden of the run lives."""
+        return ""
 
     def tool(self, name: str) -> str:
         """Where a deployed program is on every host whose ``genie_state_dir`` is the same."""
@@ -211,6 +214,8 @@ class InventoryFabric:
                     )
             if facts.lock:
                 problems.append(f"{name}: another run has this host: {facts.lock}")
+            if facts.warden:
+                problems.append(f"{name}: a fault is still in place there (genie revert): {facts.warden}")
             if facts.free_bytes < room:
                 where = self._survey.entry(name).state_dir
                 problems.append(

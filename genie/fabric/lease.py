@@ -17,7 +17,7 @@ from pathlib import Path
 
 from genie.errors import EnvironmentUnfit, RunAborted
 from genie.fabric.ssh import SshLinks, SshProcess
-from genie.fabric.survey import LOCK
+from genie.fabric.survey import LOCK, describe_holder
 
 BEAT_S = 3.0
 PATIENCE_S = 20
@@ -34,10 +34,14 @@ trap '' HUP PIPE
 exec 9>>LOCK || exit 74
 if ! flock -n 9; then echo "busy $(head -c 200 LOCK)"; exit 75; fi
 end=$(( $(date +%s) + LIMIT ))
-echo "run RUN until $end" >LOCK || exit 74
+echo "RUN ${end}000000000" >LOCK || exit 74
+alive() { for f in "$1"/*/alive; do [ -e "$f" ] && ! flock -n "$f" true && return 0; done; return 1; }
+for old in "$b"/*; do
+  if [ "$old" != "$s" ] && alive "$old"; then echo "faulty ${old##*/}"; exit 75; fi
+done
 foreign() {
   for f in "$1"/*; do
-    case ${f##*/} in bin|pids|work|'*') ;; *) if [ -e "$f" ]; then echo "${f##*/}"; fi ;; esac
+    case ${f##*/} in bin|pids|work|pace|load|'*') ;; *) if [ -e "$f" ]; then echo "${f##*/}"; fi ;; esac
   done
 }
 for old in "$b"/*; do
@@ -59,10 +63,9 @@ for f in "$s"/pids/*; do
   if tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null | grep -qF "$s/bin/"; then kill -9 -- "-$p" || kill -9 "$p"; fi
 done 2>/dev/null
 rm -rf "$s/work" "$s/pids"
-alive() { for f in "$s"/*/alive; do [ -e "$f" ] && ! flock -n "$f" true && return 0; done; return 1; }
-if [ $why = lost ]; then while alive && [ "$(date +%s)" -lt "$end" ]; do sleep 1; done; fi
+if [ $why = lost ]; then while alive "$s" && [ "$(date +%s)" -lt "$end" ]; do sleep 1; done; fi
 kept=$(foreign "$s")
-if [ -n "$kept" ] && { [ $why = lost ] || alive; }; then echo kept $kept; exit 0; fi
+if [ -n "$kept" ] && { [ $why = lost ] || alive "$s"; }; then echo kept $kept; exit 0; fi
 rm -rf "$s"; rmdir "$b" 2>/dev/null
 if [ -e "$s" ]; then echo "kept $s"; exit 72; fi
 : >LOCK
@@ -168,7 +171,10 @@ class Leases:
 def _why(said: list[str], code: int | None) -> str:
     busy = next((line for line in said if line.startswith("busy")), "")
     if busy:
-        return f"another run has this host: {busy.removeprefix('busy').strip() or 'it does not say which'}"
+        return f"another run has this host: {describe_holder(busy.removeprefix('busy'))}"
+    faulty = next((line for line in said if line.startswith("faulty ")), "")
+    if faulty:
+        return f"a fault of {faulty.removeprefix('faulty ')} is still in place there (genie revert)"
     if code is None:
         return "its lease did not start in time"
     return f"its lease ended with status {code}: {' '.join(said)[-300:] or 'it said nothing'}"

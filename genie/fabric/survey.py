@@ -17,12 +17,14 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 from genie.errors import ConfigError, EnvironmentUnfit, GenieError, PlanError, closest
 from genie.fabric.ssh import SshLinks, SshTarget, require_ssh
+from genie.topology.model import Ecn
 from genie.units import parse_rate_bps
 
 LOCK = "/run/lock/genie.lock"
@@ -84,7 +86,9 @@ class HostEntry:
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """What one host said of itself. ``management``: interfaces that faults must leave alone (the default route's, and
-    the one the ssh connection came by). ``seen_from``: our own address as the host sees it. ``lock``: who holds it.
+    the one the ssh connection came by). ``seen_from``: our own address as the host sees it. ``lock``: whose run has the
+    host; ``warden``: the file of a fault's warden that lives there; "" for none. ``marks``: thresholds of interfaces
+    whose red marks.
     """
 
     name: str
@@ -104,6 +108,8 @@ class HostFacts:
     tools: frozenset[str]
     interfaces: Mapping[str, int]
     lock: str = ""
+    warden: str = ""
+    marks: Mapping[str, Ecn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +330,9 @@ done
 ip -o -4 addr show 2>/dev/null | awk '{ print "addr", $2, $4 }'
 p=STATE; while [ ! -d "$p" ]; do p=$(dirname "$p"); done
 echo free $(df -Pk "$p" | awk 'NR == 2 { print $4 }')
+printf 'queues %s\n' "$(tc -j -d qdisc show 2>/dev/null | tr -d ' \n')"
 if [ -e LOCK ] && ! flock -n LOCK true 2>/dev/null; then echo lock $(head -c 200 LOCK); fi
+for f in STATE/*/*/alive; do if [ -e "$f" ] && ! flock -n "$f" true; then echo warden "$f"; fi; done
 """.replace("TOOLS", " ".join((*WANTED_TOOLS, *OPTIONAL_TOOLS))).replace("LOCK", LOCK)
 
 
@@ -406,8 +414,36 @@ def judge_facts(entry: HostEntry, text: str) -> HostFacts | str:
         free_bytes=int(found["free"][0]) * 1024,
         tools=tools,
         interfaces={name: int(words[0]) for name, words in interfaces.items()},
-        lock=" ".join(found.get("lock", [])),
+        lock=describe_holder(" ".join(found["lock"])) if "lock" in found else "",
+        warden=" ".join(found.get("warden", [])),
+        marks=marking_queues("".join(found.get("queues", []))),
     )
+
+
+def describe_holder(text: str) -> str:
+    """Who holds a host's lock, in words: the file says "RUN END", the end in Unix ns, as genie-warden writes it too."""
+    run, _, end = text.strip().partition(" ")
+    if not run:
+        return "it does not say which"
+    if not end.strip().isdigit():
+        return run
+    until = datetime.fromtimestamp(int(end) / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"run {run}, until {until} at the latest"
+
+
+def marking_queues(text: str) -> dict[str, Ecn]:
+    """Interfaces with a red that marks below a tbf, and its thresholds, from ``tc -j -d qdisc show``. Pure."""
+    try:
+        queues = json.loads(text)
+    except ValueError:
+        return {}  # no tc there, or one that speaks no JSON
+    shaped = {queue.get("dev") for queue in queues if queue.get("root") and queue.get("kind") == "tbf"}
+    marks = {}
+    for queue in queues:
+        own = queue.get("options", {})
+        if queue.get("kind") == "red" and own.get("ecn") and queue.get("dev") in shaped:
+            marks[str(queue["dev"])] = Ecn(int(own["min"]), int(own["max"]), float(own.get("probability", 0)))
+    return marks
 
 
 def _data_interface(

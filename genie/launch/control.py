@@ -421,7 +421,10 @@ class Controller:
     def _raise_first_failure(self, doing: str) -> None:
         if self._failures:
             failure = self._failures[0]
-            raise RunAborted(f"rank {failure.rank} could not {doing}: {failure.text}", hint="See log/agent-*.log.")
+            host = self._host_of_rank[failure.rank]
+            raise RunAborted(
+                f"rank {failure.rank} on {host} could not {doing}: {failure.text}", hint=f"See log/agent-{host}.log."
+            )
 
 
 def end_when_silent(connection: socket.socket) -> None:

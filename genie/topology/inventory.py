@@ -46,9 +46,10 @@ def _node(entry: HostEntry, facts: HostFacts | None) -> Node:
     return Node(entry.name, entry.role, attributes)
 
 
-def _port(node: str, peer: str, interface: str, rate_bps: int) -> Port:
-    """What a real port's queue holds and marks is its own affair: 0 bytes means not known."""
-    return Port(node, peer, interface, PortModel(rate_bps, 0))
+def _port(found: Survey, node: str, peer: str, interface: str, rate_bps: int) -> Port:
+    """What a real port's queue holds is its own affair: 0 bytes means not known. A Linux node says what marks there."""
+    marks = found.facts[node].marks if node in found.facts else {}
+    return Port(node, peer, interface, PortModel(rate_bps, 0, marks.get(interface)))
 
 
 def _opaque(found: Survey) -> list[Link]:
@@ -62,9 +63,9 @@ def _opaque(found: Survey) -> list[Link]:
                 hint="give it and its neighbours genie_links, a mapping of interface to peer/interface",
             )
         facts = found.facts[entry.name]
-        here = _port(entry.name, OPAQUE, facts.interface, facts.rate_bps)
+        here = _port(found, entry.name, OPAQUE, facts.interface, facts.rate_bps)
         links.append(
-            Link(f"{entry.name}-{OPAQUE}", here, _port(OPAQUE, entry.name, entry.name, facts.rate_bps), "host")
+            Link(f"{entry.name}-{OPAQUE}", here, _port(found, OPAQUE, entry.name, entry.name, facts.rate_bps), "host")
         )
     return links
 
@@ -104,7 +105,9 @@ def _cabled(found: Survey) -> list[Link]:
             name = f"{a[0]}-{b[0]}.{number}"
         names.add(name)
         tier = "host" if "host" in (entries[a[0]].role, entries[b[0]].role) else "fabric"
-        links.append(Link(name, _port(a[0], b[0], a[1], rate_bps), _port(b[0], a[0], b[1], rate_bps), tier))
+        links.append(
+            Link(name, _port(found, a[0], b[0], a[1], rate_bps), _port(found, b[0], a[0], b[1], rate_bps), tier)
+        )
     return links
 
 

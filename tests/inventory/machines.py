@@ -1,18 +1,19 @@
 """A lab of machines to reach by ssh: each a network namespace with its own /run/genie, /run/lock, sshd and host key.
 
-Every machine has two cables: one into a bridge that this process reaches (management, 10.77.0.0/24) and one into a
-bridge that it does not (data, 10.78.0.0/24, the NIC ``data0``). Everything is removed at the end, and by the next
-start if a test process was killed.
+Every machine has two cables: one into a bridge that this process reaches (management, 10.77.SLOT.0/24) and one into a
+bridge that it does not (data, 10.78.SLOT.0/24, the NIC ``data0``). Labs at the same time have slots of their own.
+Everything is removed at the end, and by the next lab in the slot if a test process was killed.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import yaml
 
 SSHD = "/usr/sbin/sshd"
 PREFIX = "gnl"  # of namespaces and interfaces on this machine; nobody else's
+SLOTS = 16
 RATE = "100Mbps"
 
 
@@ -46,17 +48,28 @@ class Machine:
 
     name: str
     number: int
-    space: str
-    server: subprocess.Popen[bytes]
+    slot: int
+    server: subprocess.Popen[bytes] | None = None
     ahead_s: int = 0
 
     @property
+    def space(self) -> str:
+        """Name of its network namespace."""
+        return f"{PREFIX}{self.slot:x}s{self.number}"
+
+    @property
     def management(self) -> str:
-        return f"10.77.0.{self.number + 1}"
+        """The address of its sshd."""
+        return f"10.77.{self.slot}.{self.number + 1}"
 
     @property
     def data(self) -> str:
-        return f"10.78.0.{self.number + 1}"
+        """The address of its data NIC."""
+        return f"10.78.{self.slot}.{self.number + 1}"
+
+    def cable(self, network: str) -> str:
+        """Our end of its cable into "mgmt" or "data"."""
+        return f"{PREFIX}{self.slot:x}{network[0]}{self.number}"
 
     def run(self, script: str, check: bool = True) -> str:
         """A shell script inside the machine, without ssh."""
@@ -67,10 +80,13 @@ class Machine:
 
     @property
     def server_pid(self) -> int:
+        """A process in the machine's own mount namespace."""
+        assert self.server is not None
         return self.server.pid
 
     def kill_server(self) -> None:
         """The machine answers no new ssh connection."""
+        assert self.server is not None
         self.server.kill()
         self.server.wait()
 
@@ -98,10 +114,12 @@ class Lab:
     def __getitem__(self, name: str) -> Machine:
         return next(machine for machine in self.machines if machine.name == name)
 
-    def inventory(self, name: str = "hosts.yml", **changes: Mapping[str, Any]) -> Path:
-        """An inventory of all machines; ``changes`` replaces variables by host (None removes one)."""
-        hosts = {}
+    def inventory(self, name: str = "hosts.yml", *, hosts: Sequence[str] = (), **changes: Mapping[str, Any]) -> Path:
+        """An inventory of all machines or of some; ``changes`` replaces variables by host (None removes one)."""
+        described = {}
         for machine in self.machines:
+            if hosts and machine.name not in hosts:
+                continue
             variables: dict[str, Any] = {
                 "ansible_host": machine.management,
                 "ansible_port": 22,
@@ -113,9 +131,9 @@ class Lab:
                 "genie_rate": RATE,
             }
             variables |= changes.get(machine.name, {})
-            hosts[machine.name] = {key: value for key, value in variables.items() if value is not None}
+            described[machine.name] = {key: value for key, value in variables.items() if value is not None}
         path = self.folder / name
-        path.write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+        path.write_text(yaml.safe_dump({"all": {"hosts": described}}))
         return path
 
     def leftovers(self) -> list[str]:
@@ -144,6 +162,8 @@ MaxStartups 100
 MaxSessions 100
 PrintMotd no
 PrintLastLog no
+# bash reads no ~/.bashrc then: what root's does on a developer's machine is no part of the lab.
+SetEnv SHLVL=5
 """
 
 # The server's mount namespace is the machine's: its own /run/genie, /run/lock. argv: config, MB of /run/genie.
@@ -154,72 +174,93 @@ _START = (
 )
 
 
-def sweep() -> None:
-    """Remove a lab that a killed test left: processes by their namespace, then the namespaces and bridges."""
+def _take_slot() -> tuple[int, int]:
+    """A slot that no other lab has, and the descriptor whose lock says so."""
+    for slot in range(SLOTS):
+        handle = os.open(f"/run/lock/genie-test-lab-{slot}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            continue
+        return slot, handle
+    raise AssertionError(f"{SLOTS} labs are up at once")
+
+
+def sweep(slot: int) -> None:
+    """Remove the lab of a slot: processes by their namespace, then the namespaces and bridges."""
     for name in sh("ip", "netns", "list").stdout.split():
-        if name.startswith(PREFIX):
+        if name.startswith(f"{PREFIX}{slot:x}s"):
             for pid in sh("ip", "netns", "pids", name, check=False).stdout.split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
             sh("ip", "netns", "del", name, check=False)
-    for bridge in (f"{PREFIX}mgmt", f"{PREFIX}data"):
-        sh("ip", "link", "del", bridge, check=False)
+    # A namespace goes some time after its last process; a cable goes with either end at once.
+    for interface in Path("/sys/class/net").iterdir():
+        if interface.name.startswith(f"{PREFIX}{slot:x}"):
+            sh("ip", "link", "del", interface.name, check=False)
+
+
+def _bridge(slot: int, network: str) -> str:
+    return f"{PREFIX}{slot:x}{network}"
 
 
 @contextlib.contextmanager
 def lab(folder: Path, count: int, *, ahead: Mapping[str, int] | None = None, room_mb: int = 256) -> Iterator[Lab]:
     """``count`` machines m0, m1 …; ``ahead``: by how many seconds a machine's CLOCK_MONOTONIC is ahead of ours."""
-    sweep()
+    slot, handle = _take_slot()
+    sweep(slot)
     folder.mkdir(parents=True, exist_ok=True)
     made = Lab(folder)
     try:
-        for bridge in ("mgmt", "data"):
-            sh("ip", "link", "add", f"{PREFIX}{bridge}", "type", "bridge")
-            sh("ip", "link", "set", f"{PREFIX}{bridge}", "up")
-        sh("ip", "addr", "add", "10.77.0.254/24", "dev", f"{PREFIX}mgmt")
+        for network in ("mgmt", "data"):
+            sh("ip", "link", "add", _bridge(slot, network), "type", "bridge")
+            sh("ip", "link", "set", _bridge(slot, network), "up")
+        sh("ip", "addr", "add", f"10.77.{slot}.254/24", "dev", _bridge(slot, "mgmt"))
         sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "user_key"))
         for number in range(count):
-            name = f"m{number}"
-            made.machines.append(_start(made, name, number, (ahead or {}).get(name, 0), room_mb))
+            machine = Machine(f"m{number}", number, slot, ahead_s=(ahead or {}).get(f"m{number}", 0))
+            made.machines.append(machine)
+            _start(made, machine, room_mb)
         for machine in made.machines:
             _await_server(machine)
         yield made
     finally:
         for machine in made.machines:
-            machine.server.kill()
-            machine.server.wait()
-        sweep()
+            if machine.server is not None:
+                machine.kill_server()
+        sweep(slot)
+        os.close(handle)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(lab: Lab, name: str, number: int, ahead_s: int, room_mb: int) -> Machine:
-    space = f"{PREFIX}{number}"
-    sh("ip", "netns", "add", space)
+def _start(lab: Lab, machine: Machine, room_mb: int) -> None:
+    sh("ip", "netns", "add", machine.space)
     batch = "link set lo up\n"
-    for bridge, inside, address in (
-        ("mgmt", "mgmt0", f"10.77.0.{number + 1}"),
-        ("data", "data0", f"10.78.0.{number + 1}"),
-    ):
-        outside = f"{PREFIX}{bridge[0]}{number}"
-        sh("ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", space)
-        sh("ip", "link", "set", outside, "master", f"{PREFIX}{bridge}", "up")
-        if bridge == "data":  # what arrives is as slow as the inventory says; the machine's own queues are untouched
+    for network, inside, address in (("mgmt", "mgmt0", machine.management), ("data", "data0", machine.data)):
+        outside = machine.cable(network)
+        sh("ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", machine.space)
+        sh("ip", "link", "set", outside, "master", _bridge(machine.slot, network), "up")
+        if network == "data":  # what arrives is as slow as the inventory says; the machine's own queues are untouched
             sh("tc", "qdisc", "add", "dev", outside, "root", "tbf", "rate", "100mbit", "burst", "32k", "limit", "512k")
         batch += f"addr add {address}/24 dev {inside}\nlink set {inside} up\n"
-    sh("ip", "-n", space, "-batch", "-", input=batch)
-    key = lab.folder / f"host_key_{name}"
+    sh("ip", "-n", machine.space, "-batch", "-", input=batch)
+    key = lab.folder / f"host_key_{machine.name}"
     sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
     with (lab.folder / "known_hosts").open("a") as known:
-        known.write(f"10.77.0.{number + 1} {key.with_suffix('.pub').read_text()}")
-    config = lab.folder / f"sshd_{name}.conf"
-    config.write_text(SSHD_CONFIG.format(address=f"10.77.0.{number + 1}", key=key, folder=lab.folder))
-    clock = ["--time", "--monotonic", str(ahead_s), "--fork", "--kill-child"] if ahead_s else []
-    with (lab.folder / f"sshd_{name}.log").open("wb") as log:
-        server = subprocess.Popen(
-            ["ip", "netns", "exec", space, "unshare", *clock, "--mount", "sh", "-c", _START, "sh", config, str(room_mb)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    return Machine(name, number, space, server, ahead_s)
+        known.write(f"{machine.management} {key.with_suffix('.pub').read_text()}")
+    config = lab.folder / f"sshd_{machine.name}.conf"
+    config.write_text(SSHD_CONFIG.format(address=machine.management, key=key, folder=lab.folder))
+    clock = ["--time", "--monotonic", str(machine.ahead_s), "--fork", "--kill-child"] if machine.ahead_s else []
+    apart = ["ip", "netns", "exec", machine.space, "unshare", *clock, "--mount"]
+    with (lab.folder / f"sshd_{machine.name}.log").open("wb") as log:
+        machine.server = subprocess.Popen(
+            [*apart, "sh", "-c", _START, "sh", str(config), str(room_mb)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def _await_server(machine: Machine) -> None:
