@@ -250,7 +250,7 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
 
             try:
                 race = agents.race(None, watch, faults.start)
-            except RunAborted:  # the guard stopped it, or the fabric is gone: what ports saw until then, if they can say
+            except RunAborted:  # by the guard, or the fabric is gone: what ports saw until then, if they can say
                 with contextlib.suppress(GenieError):
                     directory.write_counters(before, fabric.counters())
                 raise
