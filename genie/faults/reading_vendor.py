@@ -457,7 +457,7 @@ def eos_running(text: str, code: int, variables: Mapping[str, Any]) -> dict[str,
     pfc = f"priority-flow-control priority {_priority(variables)} no-drop"
     ecn = _starting(queue, "random-detect ecn ")
     return {
-        **_eos_thresholds(ecn),
+        **_eos_thresholds(ecn, variables["port"]),
         "lines": sorted(lines),
         "shutdown": "shutdown" in lines,
         "mtu_line": _starting(lines, "mtu "),
@@ -469,15 +469,19 @@ def eos_running(text: str, code: int, variables: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _eos_thresholds(line: str) -> dict[str, str]:
-    """Bytes of the thresholds in a line of ECN, whatever its unit; the probability in percent."""
+def _eos_thresholds(line: str, port: Mapping[str, Any]) -> dict[str, str]:
+    """Bytes of the thresholds in a line of ECN, whatever its unit; the line with those asked for, else as it is."""
     units = {"bytes": 1, "kbytes": 1_000, "mbytes": 1_000_000}
     found = {}
     for key, word in (("kmin", "minimum-threshold"), ("kmax", "maximum-threshold")):
         said = re.search(rf"{word} (\d+) (bytes|kbytes|mbytes)", line)
         found[key] = str(int(said[1]) * units[said[2]]) if said else "none"
     probability = re.search(r"max-mark-probability (\d+)", line)
-    return {**found, "mark_probability": probability[1] if probability else "100"}
+    wanted = (
+        f"random-detect ecn minimum-threshold {port.get('kmin_bytes')} bytes maximum-threshold "
+        f"{port.get('kmax_bytes')} bytes max-mark-probability {probability[1] if probability else '100'}"
+    )
+    return {**found, "wanted_ecn_line": wanted if line else ""}
 
 
 def _starting(lines: list[str], start: str) -> str:
