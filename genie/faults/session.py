@@ -96,7 +96,7 @@ class FaultSession:
         self.plans = tuple(plans)
         self.fabric = fabric
         self.journal_path = journal.absolute()
-        self.run = run_dir.name or "run"
+        self.run = warden.run_name(run_dir)
         self.records: list[FaultRecord] = []
         self.ttl_ns = ttl_ns
         self._statuses: dict[tuple[str, str], warden.Status] = {}

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from genie.errors import PlanError, RunAborted
@@ -63,6 +64,11 @@ class Spec:
     later: tuple[Argv, ...] = ()
     later_after_ns: int = 0
     window: Window = field(default_factory=Window)
+
+
+def run_name(run_dir: Path) -> str:
+    """A run's name for its wardens: that of its directory, with what `encode_spec` would refuse replaced."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", run_dir.name).lstrip(".-")[:96] or "run"
 
 
 def encode_spec(spec: Spec) -> str:

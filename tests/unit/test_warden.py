@@ -31,6 +31,7 @@ from genie.faults.warden import (
     parse_armed,
     parse_status,
     request_argv,
+    run_name,
     start_argv,
 )
 
@@ -785,3 +786,9 @@ def test_the_undo_is_not_run_in_another_network_namespace(home: Home) -> None:
     assert not home.undone
     home.ask("revert")
     assert home.undone
+
+
+@pytest.mark.parametrize("name", ["20261129-1-a+b-moe", "my run", "..", "x" * 200, "-rf", "läuft"])
+def test_any_run_directory_gives_a_name_that_is_taken(name: str) -> None:
+    taken = Spec(run=run_name(Path(name)), fault="f", ttl_ns=S, undo=(("true",),))
+    assert taken.run in encode_spec(taken)
