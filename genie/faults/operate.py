@@ -74,6 +74,10 @@ def apply(config: ExperimentConfig, say: Say) -> None:
         for plan in plans:
             audit.write("applied", plan.name, plan.targets, ttl_ns=operation.ttl_ns)
     except BaseException as error:
+        for record in session.revert():
+            if not record.ok:
+                say(f"{record.fault} could not be taken back: {record.message}; genie faults revert {folder}")
+        _clear(plans, fabric, folder, say)
         for plan in plans:
             audit.write("refused", plan.name, plan.targets, result=str(error) or type(error).__name__)
         raise
@@ -103,6 +107,21 @@ def _refuse_what_ends_with_us(config: ExperimentConfig) -> None:
             )
 
 
+def _clear(plans: Sequence[FaultPlan], fabric: Fabric, folder: Path, say: Say) -> None:
+    """After an `apply` that failed: remove what its wardens left to be read where nothing is open any more, so that
+    the fabric can take away all that it brought.
+    """
+    entries = read_journal(folder / JOURNAL).entries
+    opened = {entry.intent.node for entry in entries if entry.state != "closed"}
+    for plan in plans:
+        for node in dict.fromkeys(e.intent.node for e in entries if e.intent.fault == plan.name):
+            if node not in opened:
+                try:
+                    fabric.run(node, ["rm", "-rf", "--", f"{fabric.state_dir(node)}/{plan.name}"])
+                except GenieError as error:
+                    say(f"{node} keeps {fabric.state_dir(node)}/{plan.name}: {error.message}")
+
+
 def _facts(config: ExperimentConfig, network: Topology, fabric: Fabric) -> RunFacts:
     return RunFacts(
         packets=getattr(config.fabric, "packets", "bulk"),
@@ -115,17 +134,13 @@ def _facts(config: ExperimentConfig, network: Topology, fabric: Fabric) -> RunFa
 
 
 def _apply(session: FaultSession, fabric: Fabric, say: Say) -> None:
-    """Apply; windows in time begin now. Whatever fails, or is interrupted, is reverted before it is raised."""
+    """Apply; windows in time begin now."""
     session.apply()
     timed = [plan for plan in session.plans if plan.config.window.kind != "whole"]
     if not timed:
         return
-    try:
-        offsets_ns, error_ns = _clock_offsets(fabric, timed)
-        session.start(time.monotonic_ns(), offsets_ns)
-    except BaseException:
-        session.revert()
-        raise
+    offsets_ns, error_ns = _clock_offsets(fabric, timed)
+    session.start(time.monotonic_ns(), offsets_ns)
     say(f"windows count from now; between hosts their edges are apart by up to {format_ns(2 * error_ns)}")
 
 

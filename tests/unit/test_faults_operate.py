@@ -231,8 +231,8 @@ def test_what_was_applied_is_written_down_for_another_process(bench: Bench) -> N
 @pytest.mark.parametrize(
     ("broken", "code", "did"),
     [
-        ("build", 3, ["session 300000000000", "build", "destroy"]),
-        ("apply", 4, ["session 300000000000", "build", "apply", "destroy"]),
+        ("build", 3, ["session 300000000000", "build", "revert", "destroy"]),
+        ("apply", 4, ["session 300000000000", "build", "apply", "revert", "destroy"]),
         ("start", 4, ["session 300000000000", "build", "apply", "start", "revert", "destroy"]),
     ],
 )
@@ -241,6 +241,8 @@ def test_what_fails_is_taken_back_and_logged(bench: Bench, broken: str, code: in
     assert main([*COMMAND, "window.at=1s", "window.for=2s"]) == code
     assert bench.did == did
     assert not read_journal(only_folder() / "faults.journal").opened
+    removed = [argv[-1] for _, argv in bench.ran if argv[0] == "rm"]
+    assert removed == ([f"{STATE}/link_rate"] if broken == "start" else []), "only what was armed left something"
     last = json.loads(Path("runs/audit.log").read_text().splitlines()[-1])
     assert (last["action"], last["result"] != "ok") == ("refused", True)
 
