@@ -83,6 +83,10 @@ def burst_bytes(rate_bps: int, mtu: int, packets: str) -> int:
     return max(4 * (mtu + _LINK_HEADER_BYTES), math.ceil(rate * 0.5e-3))
 
 
+_HASH_FIELDS = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
+"""Addresses, protocol and ports (Linux, Documentation/networking/ip-sysctl.rst)."""
+
+
 def _hash_seed(seed: int, node: str) -> int:
     """A node's own ECMP seed: equal ones would make every tier choose alike. Never 0, which means random."""
     digest = hashlib.sha256(f"{seed}/{node}".encode()).digest()
@@ -109,7 +113,10 @@ def node_sysctls(node: str, settings: Settings) -> tuple[tuple[str, str], ...]:
         ("net/ipv4/conf/default/rp_filter", "0"),
         ("net/ipv4/conf/all/send_redirects", "0"),
         ("net/ipv4/conf/default/send_redirects", "0"),
-        ("net/ipv4/fib_multipath_hash_policy", "1"),
+        # Policy 1 takes the hash that a packet brings with it where it has one, and TCP draws that anew for each
+        # connection and timeout: paths would be chance. 3 hashes the fields named, whatever the packet brings.
+        ("net/ipv4/fib_multipath_hash_policy", "3"),
+        ("net/ipv4/fib_multipath_hash_fields", str(_HASH_FIELDS)),
         ("net/ipv4/fib_multipath_hash_seed", str(_hash_seed(settings.seed, node))),
         ("net/ipv4/tcp_no_metrics_save", "1"),
         ("net/ipv4/tcp_ecn", "1"),

@@ -273,7 +273,8 @@ def test_ports_are_as_the_topology_says(fabric):
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/proc/sys/net/ipv4/fib_multipath_hash_policy", "1"),
+        ("/proc/sys/net/ipv4/fib_multipath_hash_policy", "3"),
+        ("/proc/sys/net/ipv4/fib_multipath_hash_fields", "55"),
         ("/proc/sys/net/ipv4/tcp_ecn", "1"),
         ("/proc/sys/net/ipv4/tcp_no_metrics_save", "1"),
         ("/proc/sys/net/ipv4/conf/leaf0/rp_filter", "0"),
