@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     up.add_argument("--minutes", type=float, default=120.0, help="the lab ends by itself after so long (%(default)g)")
     up.add_argument("--cpus", type=int, default=1, help="processors a machine")
     up.add_argument("--memory", type=int, default=1024, help="MiB a machine")
-    up.add_argument("--rate", type=int, default=20, help="Mb/s of the wire, 0 for no shaper (%(default)s)")
+    up.add_argument("--rate", type=int, default=10, help="Mb/s of the wire, 0 for no shaper (%(default)s)")
     up.add_argument(
         "--accelerator", choices=("auto", "kvm", "tcg"), default="auto", help="auto: kvm if a machine boots with it"
     )

@@ -28,7 +28,7 @@ class Size:
 
     cpus: int = 1
     memory_mib: int = 1024
-    rate_mbps: int = 20
+    rate_mbps: int = 10
     """Of the shaper at each end of the wire; 0 for none."""
 
 
@@ -111,7 +111,7 @@ def accelerated(kvm: bool) -> list[str]:
     """The part of QEMU's command that says by what the processor is run."""
     if kvm:
         return ["-accel", "kvm", "-cpu", "host"]
-    return ["-accel", "tcg,thread=multi", "-cpu", "max"]
+    return ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"]
 
 
 def probe_argv(parts: Parts, kvm: bool) -> list[str]:
@@ -135,7 +135,7 @@ def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wi
         *("-name", f"genie-lab-{machine.name}", "-smp", str(size.cpus), "-m", str(size.memory_mib)),
         *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
         *(word for tag, path in shares.items() for word in _share(tag, path)),
-        *("-netdev", user, "-device", f"virtio-net-pci,netdev=manage,mac={machine.mac('manage')}"),
+        *("-netdev", user, "-device", f"virtio-net-pci,id=manage0,netdev=manage,mac={machine.mac('manage')}"),
         *("-netdev", f"socket,id=wire,fd={wire}"),
         *("-device", f"virtio-net-pci,id=wire0,netdev=wire,mac={machine.mac('wire')},host_mtu={WIRE_MTU}"),
     ]

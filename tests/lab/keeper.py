@@ -221,7 +221,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--accelerator", choices=("auto", "kvm", "tcg"), default="auto")
     parser.add_argument("--cpus", type=int, default=1)
     parser.add_argument("--memory", type=int, default=1024)
-    parser.add_argument("--rate", type=int, default=20)
+    parser.add_argument("--rate", type=int, default=10)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--attached", action="store_true")
     options = parser.parse_args(arguments)

@@ -85,10 +85,10 @@ class Lab:
             raise LabError(f"{name}: {shlex.join(command)} ended with {done.returncode}: {done.stderr or done.stdout}")
         return done.stdout
 
-    def cable(self, plugged: bool) -> None:
-        """Plug in or pull the cable of the wire: both machines see their carrier come or go."""
-        for machine in self.state["machines"]:
-            qmp(Path(machine["folder"]) / "qmp", "set_link", {"name": "wire0", "up": plugged})
+    def cable(self, plugged: bool, card: str = "wire0", names: tuple[str, ...] = ()) -> None:
+        """Plug in or pull the cable of a card (`wire0`, `manage0`), of all machines or of `names`: they see it."""
+        for name in names or self.names:
+            qmp(Path(self.machine(name)["folder"]) / "qmp", "set_link", {"name": card, "up": plugged})
 
     def kill(self, name: str) -> None:
         """Take the power of one machine away."""
@@ -199,6 +199,7 @@ def write_access(run: Path, state: list[dict[str, Any]], rate_mbps: int) -> None
     # One connection a machine for all commands: signing in takes an emulated machine most of a second.
     shared = {"ControlMaster": "auto", "ControlPath": str(run / "%n.ssh"), "ControlPersist": "10m"}
     options = "".join(f"    {name} {value}\n" for name, value in (secure | shared).items())
+    secure["Compression"] = "yes"  # inflating is cheaper there than deciphering
     (run / "ssh_config").write_text(
         "".join(
             f"Host {machine['name']}\n    HostName 127.0.0.1\n    Port {machine['port']}\n    User root\n{options}"
