@@ -37,6 +37,7 @@ ALLOWED: tuple[tuple[str, str, Callable[[], bool]], ...] = (
     (r"fabric cannot have the fault", "needs root or another kernel", lambda: _is_user() or not probe().has("nft")),
     (r"needs clang and llvm", "only root can install them", _is_user),
     (r"chromium", "only root can install it", _is_user),
+    (r"needs an sshd", "only root can install it", _is_user),
     (r"no lab: ", "QEMU is not installed, or not for this processor", _no_lab),
     (r"no lab, its kernel", "apt has no kernel package", lambda: parts.cached(parts.default_cache()) is None),
     (r"not root|needs root|as root", "needs root", _is_user),

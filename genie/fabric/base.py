@@ -102,7 +102,7 @@ class Fabric(Protocol):
         ...
 
     def tool(self, name: str) -> str:
-        """Path of one of GENIE's programs ("genie-agent", "genie-warden", …) on nodes; its name where it is not there."""
+        """Path of one of GENIE's programs ("genie-agent", "genie-warden", …) on nodes; its name where there is none."""
         ...
 
     def ansible_host(self, node: str) -> dict[str, str]:

@@ -405,8 +405,9 @@ class InventoryFabric:
         return result
 
     def _count(self, node: str) -> dict[str, dict[str, int]]:
-        ports = self._port_argv(node)
-        read = shlex.join([self._bin(node, "genie-port"), "read", *ports]) if ports else "echo '{\"ports\": []}'"
+        own_ports = self._own_ports(node) if self._facts[node].uid == 0 else []  # reading queues takes root
+        argv = [self._bin(node, "genie-port"), "read", *self._port_argv(node)]
+        read = shlex.join(argv) if own_ports else "echo '{\"ports\": []}'"
         files = " ".join((*parse.SNMP_FILES, parse.SOFTNET_FILE))
         script = f"for f in {files}; do cat $f; echo; echo ==; done; head -n 1 /proc/stat; echo ==; {read}"
         done = self._built().run(node, script)
@@ -417,7 +418,7 @@ class InventoryFabric:
         ticks = [int(word) for word in stat.split()[1:9]]
         own |= {"cpu_ticks": sum(ticks), "cpu_busy_ticks": sum(ticks) - ticks[3] - ticks[4]}
         result = {node: own}
-        for (_, name, _), values in zip(self._own_ports(node), json.loads(said)["ports"], strict=True):
+        for (_, name, _), values in zip(own_ports, json.loads(said)["ports"], strict=True):
             result[name] = {key: value for key, value in values.items() if key not in _GAUGES}
         return result
 

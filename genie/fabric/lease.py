@@ -36,8 +36,15 @@ if ! flock -n 9; then echo "busy $(head -c 200 LOCK)"; exit 75; fi
 end=$(( $(date +%s) + LIMIT ))
 echo "RUN ${end}000000000" >LOCK || exit 74
 alive() { for f in "$1"/*/alive; do [ -e "$f" ] && ! flock -n "$f" true && return 0; done; return 1; }
+stuck() {
+  for f in "$1"/*/log; do
+    [ -e "$f" ] && "$1/bin/genie-warden" status --dir "${f%/log}" | grep -q '"may_be_applied":true' && return 0
+  done 2>/dev/null
+  return 1
+}
 for old in "$b"/*; do
   if [ "$old" != "$s" ] && alive "$old"; then echo "faulty ${old##*/}"; exit 75; fi
+  if [ "$old" != "$s" ] && stuck "$old"; then echo "stuck $old"; exit 75; fi
 done
 foreign() {
   for f in "$1"/*; do
@@ -73,17 +80,37 @@ echo clean
 """
 
 
-def lease_script(run_id: str, state_dir: str, base_dir: str, limit_s: int) -> str:
+def lease_script(
+    run_id: str, state_dir: str, base_dir: str, limit_s: int, *, lock: str = LOCK, patience_s: int = PATIENCE_S
+) -> str:
     """The script for one host. All that is filled in is checked by grammar elsewhere, and quoted here."""
     words = {
         "STATE": shlex.quote(state_dir),
         "BASE": shlex.quote(base_dir),
-        "LOCK": shlex.quote(LOCK),
+        "LOCK": shlex.quote(lock),
         "LIMIT": str(limit_s),
         "RUN": run_id,
-        "PATIENCE": str(PATIENCE_S),
+        "PATIENCE": str(patience_s),
     }
     return re.sub("|".join(words), lambda found: words[found.group()], _SCRIPT)
+
+
+_END_SCRIPT = r"""
+held() { read -r run _ <"$2" && [ "$run" = "${1##*/}" ] && ! flock -n "$2" true; }
+n=0
+while held "$@" 2>/dev/null; do
+  n=$((n + 1)); if [ $n -gt "$3" ]; then echo "the lease of its run goes on" >&2; exit 75; fi
+  sleep 0.1
+done
+rm -rf -- "$1"
+"""
+
+
+def end_argv(state_dir: str, lock: str = LOCK) -> list[str]:
+    """A command for a host whose controller is gone and whose faults are undone: wait for the end of the run's lease,
+    which still has programs to kill by what is in the run's folder; then remove the folder.
+    """
+    return ["sh", "-c", _END_SCRIPT, "sh", state_dir, lock, str((PATIENCE_S + 5) * 10)]
 
 
 class Leases:
@@ -175,6 +202,12 @@ def _why(said: list[str], code: int | None) -> str:
     faulty = next((line for line in said if line.startswith("faulty ")), "")
     if faulty:
         return f"a fault of {faulty.removeprefix('faulty ')} is still in place there (genie revert)"
+    stuck = next((line for line in said if line.startswith("stuck ")), "").removeprefix("stuck ")
+    if stuck:
+        return (
+            f"the fault of a run may still be in place there and its warden is dead: genie revert where that run was "
+            f"started, or on the host: {stuck}/bin/genie-warden revert --dir {stuck}/FAULT"
+        )
     if code is None:
         return "its lease did not start in time"
     return f"its lease ended with status {code}: {' '.join(said)[-300:] or 'it said nothing'}"

@@ -140,7 +140,8 @@ def read_inventory(path: Path, group: str) -> tuple[HostEntry, ...]:
     variables = listed.get("_meta", {}).get("hostvars", {})
     names = _members(listed, group, path)
     entries = tuple(_entry(name, variables.get(name, {})) for name in names)
-    refused = [entry_name for entry_name in names if variables.get(entry_name, {}).get("genie_allowed") is not True]
+    # A section of variables in an INI file has nothing but text.
+    refused = [host for host in names if str(variables.get(host, {}).get("genie_allowed")).lower() != "true"]
     if refused:
         raise PlanError(
             f"{_named(refused)}: the inventory does not say genie_allowed: true, so nothing is run there",

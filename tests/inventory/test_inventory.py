@@ -159,7 +159,7 @@ def test_dry_run_changes_nothing(lab, tmp_path):
     [
         pytest.param({"m1": {"ansible_port": 23}}, 3, "m1: cannot be reached by ssh", id="unreachable"),
         pytest.param({"m2": {"genie_allowed": None}}, 2, "host m2: the inventory does not say", id="not-allowed"),
-        pytest.param({"m2": {"genie_allowed": "true"}}, 2, "host m2: the inventory does not say", id="text-is-no-true"),
+        pytest.param({"m2": {"genie_allowed": 1}}, 2, "host m2: the inventory does not say", id="one-is-not-true"),
         pytest.param({"m0": {"genie_interface": "eth9"}}, 3, "m0: has no interface 'eth9'", id="no-such-interface"),
         pytest.param({"m0": {"genie_address": "10.9.9.9"}}, 3, "m0: has no address 10.9.9.9", id="no-such-address"),
         pytest.param({"m0": {"genie_rat": "1Gbps"}}, 2, "did you mean 'genie_rate'", id="misspelt"),
