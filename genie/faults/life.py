@@ -40,6 +40,7 @@ Shell = Callable[[str], tuple[int, str, str]]
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+_OBJECT = re.compile(_NAME.pattern + r"(/[0-9]{1,3}){0,2}")  # Ethernet1/1 on modular switches
 """Fault, node and object: words of commands, and of nft's own language in them. The plan has the same grammar."""
 
 
@@ -116,8 +117,9 @@ def prepare(task: Task, shell: Shell) -> dict[str, Any]:
 
     Raises RunAborted with the field, what was expected and what was found; OSError when the journal cannot be written.
     """
-    for name in (task.fault, task.node, *(str(port["object"]) for port in task.ports)):
-        if not _NAME.fullmatch(name):
+    objects = [str(port["object"]) for port in task.ports]
+    for name, grammar in ((task.fault, _NAME), (task.node, _NAME), *((name, _OBJECT) for name in objects)):
+        if not grammar.fullmatch(name):
             raise RunAborted(f"{name!r} cannot be a name that commands are run on")
     states = read(task, task.ports, shell)
     wrong = [

@@ -29,7 +29,7 @@ DRY_TOOLS = {"genie_port": "genie-port", "genie_agent": "genie-agent", "genie_lo
 _FAULT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")  # part of nft tables, folders and inventory names
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _FOUND_UNIT = re.compile(r"'<as found>(?:bit|b)?'|<as found>(?:bit|b)?")
-_INTERFACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_INTERFACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(/[0-9]{1,3}){0,2}")  # Ethernet1/1 on modular switches
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +251,12 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
         links = () if at_port else _attached(node, topology)
         change = Change(target, node, subject, at_port, index, platform, values, links=links)
         how = load_platform(mechanism.role, platform)
+        if how.deadman == "own" and config.window.kind != "whole":
+            raise PlanError(
+                f"fault.{name}: on {platform} the switch itself holds the time limit of a change, which cannot be made "
+                f"{config.window.describe()}",
+                hint=f"let it last the whole run: fault.{name}.window={{}}",
+            )
         told = plan.port_variables(change)
         variables = {
             "port": {**told, **told["set"]}, **words(name, node, capabilities.marker), **DRY_TOOLS, "state": "<state>",

@@ -118,6 +118,51 @@ def pause_counters(text: str, code: int, variables: Mapping[str, Any]) -> dict[s
     return {"counts_pauses": f"rx_prio{_priority(variables)}_pause:" in text}
 
 
+def dcb_pfc(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``dcb -j pfc show dev X``: PFC of every priority."""
+    _must_succeed(text, code)
+    told = json.loads(text)
+    return {"pfc": told["prio_pfc"], "pfc_on": bool(told["prio_pfc"][_priority(variables)]), "delay": told["delay"]}
+
+
+def dcb_mode(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``dcb -j dcbx show dev X``: "os" where the host decides, else "fw"."""
+    _must_succeed(text, code)
+    return {"dcbx": "os" if json.loads(text).get("host") else "fw"}
+
+
+def dcb_buffer(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``dcb -j buffer show dev X``: all receive buffers, and the one of the priority."""
+    _must_succeed(text, code)
+    told = json.loads(text)
+    own = int(told["prio_buffer"][_priority(variables)])
+    return {
+        "buffer": own,
+        "buffer_bytes": told["buffer_size"][own],
+        "buffer_size": told["buffer_size"],
+        "prio_buffer": told["prio_buffer"],
+    }
+
+
+def devlink_port(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``devlink -j port show``: the handle of the port whose network device is the interface."""
+    _must_succeed(text, code)
+    ports = json.loads(text)["port"]
+    name = variables["port"]["interface"]
+    return {"devlink_port": next(handle for handle, told in ports.items() if told.get("netdev") == name)}
+
+
+def devlink_rate(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """``devlink -j port function rate show PORT``: its limit, bit/s; 0 is none, which isn't shown."""
+    _must_succeed(text, code)
+    (told,) = json.loads(text)["rate"].values()
+    return {
+        "tx_max_bps": int(told.get("tx_max", 0)) * 8,
+        "tx_share_bps": int(told.get("tx_share", 0)) * 8,
+        "rate_fits": int(variables["port"]["rate_bps"]) % 1_000_000 == 0,
+    }
+
+
 def ethtool_link(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
     """``ethtool X``: speeds, modes, auto-negotiation, link. ``speed_restore``: the words that force the speed found.
 
@@ -512,9 +557,10 @@ def _one(pattern: str, text: str) -> str:
 VENDOR_PARSERS: dict[str, Parser] = {
     parser.__name__: parser
     for parser in (
-        attribute, mlnx_qos, pause_counters, ethtool_link, mlxlink, pci_link, ib_port, sonic_port, sonic_oper,
-        sonic_queue, sonic_asic_queue, sonic_wred, sonic_absent, sonic_qos_map, sonic_pfc_shown, sonic_scheduler,
-        sonic_watchdog, sonic_watchdog_config, sonic_priority_group, nvue_link, nvue_applied_link, nvue_pending,
-        nvue_profile, nvue_congestion, eos_running, eos_interface, eos_sessions,
+        attribute, mlnx_qos, pause_counters, dcb_pfc, dcb_mode, dcb_buffer, devlink_port, devlink_rate, ethtool_link,
+        mlxlink, pci_link, ib_port, sonic_port, sonic_oper, sonic_queue, sonic_asic_queue, sonic_wred, sonic_absent,
+        sonic_qos_map, sonic_pfc_shown, sonic_scheduler, sonic_watchdog, sonic_watchdog_config, sonic_priority_group,
+        nvue_link, nvue_applied_link, nvue_pending, nvue_profile, nvue_congestion, eos_running, eos_interface,
+        eos_sessions,
     )
 }  # fmt: skip

@@ -24,7 +24,7 @@ ACTS_ON = ("link", "port", "node", "host")
 PLACED = ("egress", "far_ingress")
 SPREADS = ("", "upstream")
 RISKS = ("low", "medium", "high")
-PLATFORMS = ("netns", "linux", "mlx5", "infiniband", "sonic", "cumulus", "eos")
+PLATFORMS = ("netns", "linux", "mlx5", "mlx5_inbox", "mlx5_vf", "infiniband", "sonic", "cumulus", "eos")
 CONDITIONS = ("not", "at_least", "at_most")
 SUPPORTS = ("embedded", "lab", "stand-in")
 """Where a platform file is tested: on the embedded fabric, in virtual machines, against doubles of the gear's tools."""

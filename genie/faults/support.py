@@ -50,11 +50,11 @@ def support_markdown() -> str:
     cells: dict[tuple[str, str], str] = {}
     names: dict[str, str] = {}
     for row in support_table():
-        gear = row.platform.partition(".")[0]
-        if gear in GEAR:
+        gear = row.platform.partition(".")[0].partition("_")[0]  # "linux.red" is Linux, "mlx5_inbox" is mlx5
+        if gear in GEAR and (row.recipe, gear) not in cells:
             risk = f" ({row.risk} risk)" if row.risk == "high" else ""
             cells[row.recipe, gear] = f"{row.tested}{risk}"
-        else:
+        elif gear not in GEAR:
             cells[row.recipe, "linux"] = row.tested  # what only namespaces have is the embedded fabric's too
         names[row.recipe] = row.role
     lines = ["| recipe | role | " + " | ".join(GEAR) + " |", "|---" * (len(GEAR) + 2) + "|"]
@@ -67,7 +67,7 @@ def notes_markdown() -> str:
     """What to know of each role on each kind of real gear, a line each."""
     seen: dict[tuple[str, str], str] = {}
     for row in support_table():
-        if row.tested == "stand-in" and row.platform in GEAR and row.note:
+        if row.tested == "stand-in" and not row.platform.startswith("linux") and row.note:
             seen[row.role, row.platform] = row.note
     lines = ["| role | gear | to know |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {role} | {gear} | {note} |" for (role, gear), note in sorted(seen.items()))])

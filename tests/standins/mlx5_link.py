@@ -63,7 +63,7 @@ def device(name: str = "ens1f0np0", **changed: Any) -> dict[str, Any]:
 
 def host(**changed: Any) -> State:
     """The state of a host with one such port."""
-    return {"platform": "mlx5", "devices": {"ens1f0np0": device(**changed)}, "sysfs": "", "rates": {}}
+    return {"platform": "mlx5", "devices": {"ens1f0np0": device(**changed)}, "sysfs": "", "rates": {}, "netdevs": {}}
 
 
 def train(state: State, name: str, *, flap: bool = True) -> None:
@@ -283,6 +283,16 @@ def ip(state: State, argv: list[str]) -> str:
 def devlink(state: State, argv: list[str]) -> str:
     """``devlink [-j] port function rate show|set PORT [tx_max R]``: 0 isn't shown; JSON is bytes a second."""
     words = [word for word in argv if not word.startswith("-")]
+    if words == ["port", "show"]:
+        ports = {
+            name: {"type": "eth", "netdev": netdev, "flavour": "pcivf"} for name, netdev in state["netdevs"].items()
+        }
+        if "-j" in argv:
+            return json.dumps({"port": ports}, separators=(",", ":")) + "\n"
+        return "".join(
+            f"{name}: type eth netdev {port['netdev']} flavour pcivf controller 0 pfnum 0 vfnum 0\n"
+            for name, port in ports.items()
+        )
     name = words[4]
     rate = state["rates"].get(name)
     if rate is None:

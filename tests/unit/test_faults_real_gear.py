@@ -28,10 +28,10 @@ from node import Gear
 from standin import State
 
 from genie.engine.binaries import find_binary
-from genie.errors import EnvironmentUnfit, FaultRefused, GenieError, RunAborted
+from genie.errors import EnvironmentUnfit, FaultRefused, GenieError, PlanError, RunAborted
 from genie.fabric.base import Capabilities, Completed
 from genie.faults import life, safety, warden
-from genie.faults.config import FaultConfig
+from genie.faults.config import FaultConfig, WindowConfig
 from genie.faults.journal import read_journal
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
 from genie.faults.recipe import load_mechanism, load_platform, roles
@@ -46,17 +46,30 @@ def host(**changed: Any) -> State:
     return mlx5_link.host(**changed) | {"pci": {"0000:17:00.0": pci.slot()}}
 
 
+def with_function() -> State:
+    """The card in switchdev mode, with the representor of one virtual function."""
+    name = "pci/0000:17:00.0/1"
+    return host() | {"rates": {name: {"tx_max": 0, "tx_share": 0}}, "netdevs": {name: "ens1f0npf0vf0"}}
+
+
 MAKERS: Mapping[str, Callable[[], State]] = {
-    "mlx5": host, "infiniband": infiniband.subnet, "sonic": sonic.switch, "cumulus": cumulus.switch, "eos": eos.switch,
+    "mlx5": host, "mlx5_inbox": host, "mlx5_vf": with_function, "infiniband": infiniband.subnet,
+    "sonic": sonic.switch, "cumulus": cumulus.switch, "eos": eos.switch,
 }  # fmt: skip
 INTERFACES = {
     "mlx5": "ens1f0np0",
+    "mlx5_inbox": "ens1f0np0",
+    "mlx5_vf": "ens1f0npf0vf0",
     "infiniband": "ib0",
     "sonic": "Ethernet0",
     "cumulus": "swp1",
     "eos": "Ethernet1",
 }
-RATES = {"mlx5": 200, "infiniband": 200, "sonic": 400, "cumulus": 400, "eos": 400}
+PORTS = {
+    "mlx5": ["ens1f0np0"], "infiniband": ["ib0"], "sonic": ["Ethernet0", "Ethernet4", "Ethernet8"],
+    "cumulus": ["swp1"], "eos": ["Ethernet1"],
+}  # fmt: skip
+RATES = {"mlx5": 200, "mlx5_inbox": 200, "mlx5_vf": 200, "infiniband": 200, "sonic": 400, "cumulus": 400, "eos": 400}
 
 
 def planned(
@@ -65,7 +78,7 @@ def planned(
     """Plans for a node of this kind, one link an interface."""
     names = interfaces or (INTERFACES[platform],)
     model = PortModel(RATES[platform] * 10**9, 1_000_000, Ecn(150_000, 1_500_000, 0.1))
-    is_host = platform in ("mlx5", "infiniband")
+    is_host = platform.startswith("mlx5") or platform == "infiniband"
     near = Node("gear", "host" if is_host else "leaf")
     links = tuple(
         Link(f"gear-n{index}", Port("gear", f"n{index}", name, model), Port(f"n{index}", "gear", "eth0", model), "host")
@@ -141,6 +154,9 @@ CASES = [
     Case("host_ecn", "mlx5", lambda s: _file(s, "ecn/roce_rp/enable/3"), "0\n"),
     Case("host_cnp", "mlx5", lambda s: _file(s, "ecn/roce_np/cnp_dscp"), "0\n"),
     Case("host_class", "mlx5", lambda s: dcb(s)["dscp_prio"], {}),
+    Case("port_pfc", "mlx5_inbox", lambda s: dcb(s)["pfc"], [0] * 8),
+    Case("port_buffer", "mlx5_inbox", lambda s: dcb(s)["buffer_size"][1], 99_968, {"limit": "100000"}),
+    Case("port_rate", "mlx5_vf", lambda s: s["rates"]["pci/0000:17:00.0/1"]["tx_max"], 6_250_000_000, {"rate": "25%"}),
     Case("port_state", "infiniband", lambda s: s["nodes"]["2"]["ports"]["1"]["physical"], 3),
     Case("port_speed", "infiniband", lambda s: s["nodes"]["5"]["ports"]["1"]["espeed_active"], 2, {"rate": "50%"}),
     Case("port_ecn", "sonic", queue, {"scheduler": "scheduler.1"}),
@@ -368,7 +384,7 @@ def test_a_missing_tool_is_named(tmp_path: Path) -> None:
         through("port_state", "mlx5", gear, tmp_path / "j")
 
 
-HIGH = {("port_bus", "mlx5")} | {("port_speed", p) for p in MAKERS}
+HIGH = {("port_bus", "mlx5")} | {("port_speed", platform) for platform in PORTS}
 
 
 def test_what_may_break_real_gear_needs_allow_risk_high() -> None:
@@ -514,6 +530,27 @@ def test_old_infiniband_tools_refuse_a_hosts_port(tmp_path: Path) -> None:
         life.act(told, gear.shell)
 
 
+def test_a_window_on_gear_that_keeps_the_time_limit_itself_is_refused() -> None:
+    with pytest.raises(PlanError, match="the switch itself holds the time limit"):
+        planned("eos", {"f": FaultConfig("port_state", "gear/n0", window=WindowConfig(at="1s", for_="2s"))})
+
+
+def test_a_port_of_a_modular_switch_has_slashes_in_its_name(tmp_path: Path) -> None:
+    state = eos.switch()
+    state["running"]["Ethernet1/1"] = dict(state["running"]["Ethernet1"])
+    gear = Gear(tmp_path / "gear", state)
+    before = gear.configuration()
+    (plan,) = planned("eos", {"f": fault("port_state")}, ("Ethernet1/1",))
+    told = task(plan, tmp_path / "j")
+    life.prepare(told, gear.shell)
+    life.act(told, gear.shell)
+    assert gear.state()["running"]["Ethernet1/1"]["shutdown"] == "shutdown"
+    life.revert(told, gear.shell)
+    assert gear.configuration() == before
+    with pytest.raises(PlanError, match="cannot be the name of a interface"):
+        planned("eos", {"f": fault("port_state")}, ("Ethernet1/../1",))
+
+
 def test_without_a_controller_eos_takes_the_change_back_by_itself(tmp_path: Path) -> None:
     gear = Gear(tmp_path / "gear", eos.switch(now=1000))
     before = gear.configuration()
@@ -536,7 +573,7 @@ class GearFabric:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.gear = {name: Gear(folder / name, make()) for name, make in MAKERS.items()}
+        self.gear = {name: Gear(folder / name, make()) for name, make in MAKERS.items() if name in PORTS}
         self.bin = folder / "controller"
         self.bin.mkdir()
         # The connection plugin of namespaces runs: ip netns exec NODE /bin/sh -c LINE
@@ -572,12 +609,6 @@ class GearFabric:
 def entered(gear: Gear) -> str:
     """The shell words that run the line in $LINE on a node."""
     return shlex.join(gear.enter('eval "$LINE"'))
-
-
-PORTS = {
-    "mlx5": ["ens1f0np0"], "infiniband": ["ib0"], "sonic": ["Ethernet0", "Ethernet4", "Ethernet8"],
-    "cumulus": ["swp1"], "eos": ["Ethernet1"],
-}  # fmt: skip
 
 
 def one_of_each() -> tuple[FaultPlan, ...]:
@@ -621,7 +652,7 @@ def test_ansible_drives_every_platform_at_once_and_leaves_nothing(fabric: GearFa
     try:
         assert {record.action for record in session.apply()} == {"applied"}
         during = fabric.configurations()
-        assert all(during[name] != before[name] for name in MAKERS)
+        assert all(during[name] != before[name] for name in PORTS)
         evidence = session.evidence({}, {}, None)
         checks = [check for record in evidence for check in record.checks if check.kind == "in_place"]
         # There are no counters and no samples of these nodes, which is for the fabric to bring.
