@@ -36,9 +36,10 @@ if ! flock -n 9; then echo "busy $(head -c 200 LOCK)"; exit 75; fi
 end=$(( $(date +%s) + LIMIT ))
 echo "RUN ${end}000000000" >LOCK || exit 74
 alive() { for f in "$1"/*/alive; do [ -e "$f" ] && ! flock -n "$f" true && return 0; done; return 1; }
+# What status says before its log: an event in there tells of a time that is over.
 stuck() {
   for f in "$1"/*/log; do
-    [ -e "$f" ] && "$1/bin/genie-warden" status --dir "${f%/log}" | grep -q '"may_be_applied":true' && return 0
+    [ -e "$f" ] && "$1/bin/genie-warden" status --dir "${f%/log}" | grep -q '^[^[]*"may_be_applied":true' && return 0
   done 2>/dev/null
   return 1
 }
