@@ -1,6 +1,11 @@
-"""Fixtures for tests of more than one folder."""
+"""What tests of more than one folder share: a folder of nobody's own, and the sample of long tables.
+
+A test marked ``sample(n)`` has more cases than every change can wait for. ``--sample SEED`` runs n of them (all, if
+fewer were selected, so a case asked for by name always runs); without it all run. The same seed draws the same cases.
+"""
 
 import os
+import random
 import shutil
 import tempfile
 from pathlib import Path
@@ -8,6 +13,39 @@ from pathlib import Path
 import pytest
 
 NOBODY = 65534
+
+
+def pytest_addoption(parser):
+    parser.addoption("--sample", metavar="SEED", help="of tests marked sample(n) run n cases, drawn by this seed")
+
+
+def pytest_report_header(config):
+    seed = config.getoption("--sample")
+    return f"tests marked sample: a part of their cases, --sample {seed} draws the same" if seed else None
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m: what is drawn from is what was asked for
+def pytest_collection_modifyitems(config, items):
+    if not (seed := config.getoption("--sample")):
+        return
+    kept, left_out = drawn(items, seed)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+
+
+def drawn(items, seed):
+    """Split tests into those that run and those that this seed leaves out; both in the order they came in."""
+    tables = {}
+    for item in items:
+        if mark := item.get_closest_marker("sample"):
+            tables.setdefault((str(item.path), item.originalname), (mark.args[0], []))[1].append(item)
+    left_out = set()
+    for (_, name), (count, cases) in tables.items():
+        if len(cases) > count:
+            random.Random(f"{seed} {name}").shuffle(cases)
+            left_out.update(case.nodeid for case in cases[count:])
+    return [i for i in items if i.nodeid not in left_out], [i for i in items if i.nodeid in left_out]
 
 
 @pytest.fixture
