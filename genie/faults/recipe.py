@@ -25,6 +25,7 @@ PLACED = ("egress", "far_ingress")
 SPREADS = ("", "upstream")
 RISKS = ("low", "medium", "high")
 PLATFORMS = ("netns", "linux", "mlx5", "mlx5_inbox", "mlx5_vf", "infiniband", "sonic", "cumulus", "eos")
+SWITCH_SYSTEMS = ("sonic", "cumulus", "eos")
 CONDITIONS = ("not", "at_least", "at_most")
 SUPPORTS = ("embedded", "lab", "stand-in")
 """Where a platform file is tested: on the embedded fabric, in virtual machines, against doubles of the gear's tools."""
@@ -173,8 +174,15 @@ def load_mechanism(role: str, folder: Path | None = None) -> Mechanism:
 
 
 def find_platform(mechanism: Mechanism, offered: Sequence[str], marker: str) -> str:
-    """The first of a node's platforms that the role knows, as a file's stem ("linux", "linux.bpf"); "" if none."""
+    """The first of a node's platforms that the role knows, as a file's stem ("linux", "linux.bpf"); "" if none.
+
+    A switch that also says "linux" says that our programs run there. What it forwards never meets its kernel, so
+    Linux's own way of a role is not one there: tc and nft would find the packets of its CPU alone.
+    """
+    is_switch = any(platform in SWITCH_SYSTEMS for platform in offered)
     for platform in offered:
+        if is_switch and platform not in SWITCH_SYSTEMS:
+            continue
         for stem in (f"{platform}.{marker}", platform):
             if (mechanism.folder / "platforms" / f"{stem}.yml").is_file():
                 return stem

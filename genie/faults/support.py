@@ -19,7 +19,11 @@ BEGIN, END = "<!-- the table of genie.faults.support begins -->", "<!-- ends -->
 
 @dataclass(frozen=True, slots=True)
 class SupportRow:
-    """One recipe on one kind of node. ``tested`` is a key of `SUPPORT_WORDS`; ``risk`` there; ``note`` what to know."""
+    """One recipe on one kind of node. ``tested`` is a key of `SUPPORT_WORDS`; ``risk`` there; ``note`` what to know.
+
+    ``needs_whole``: the recipe has a window, and this gear holds a change's time limit itself, so the fault must be
+    told to last the whole run there.
+    """
 
     recipe: str
     role: str
@@ -27,6 +31,7 @@ class SupportRow:
     tested: str
     risk: str
     note: str
+    needs_whole: bool
 
     @property
     def words(self) -> str:
@@ -41,7 +46,8 @@ def support_table() -> list[SupportRow]:
         own = recipe.mechanism
         for stem in stems(own):
             how = load_platform(own.role, stem)
-            rows.append(SupportRow(recipe.name, own.role, stem, how.support, how.risk or own.risk, how.note))
+            whole = how.deadman == "own" and bool(recipe.content.get("window"))
+            rows.append(SupportRow(recipe.name, own.role, stem, how.support, how.risk or own.risk, how.note, whole))
     return rows
 
 
@@ -52,8 +58,8 @@ def support_markdown() -> str:
     for row in support_table():
         gear = row.platform.partition(".")[0].partition("_")[0]  # "linux.red" is Linux, "mlx5_inbox" is mlx5
         if gear in GEAR and (row.recipe, gear) not in cells:
-            risk = f" ({row.risk} risk)" if row.risk == "high" else ""
-            cells[row.recipe, gear] = f"{row.tested}{risk}"
+            limits = ["high risk"] * (row.risk == "high") + ["whole run only"] * row.needs_whole
+            cells[row.recipe, gear] = row.tested + (f" ({', '.join(limits)})" if limits else "")
         elif gear not in GEAR:
             cells[row.recipe, "linux"] = row.tested  # what only namespaces have is the embedded fabric's too
         names[row.recipe] = row.role
