@@ -1,7 +1,8 @@
-"""Where the native executables are: ``genie-agent``, ``genie-port``. Called by fabrics, launchers and doctor.
+"""Where the native executables are: ``genie-agent``, ``genie-port``, ``genie-warden``, ``genie-load``.
 
-A wheel has them in ``genie/bin``; a checkout also in a build folder, of which the newest copy counts. Never builds
-anything.
+Called by fabrics, launchers, faults and doctor. A wheel has them in ``genie/bin``; a checkout also in a build folder,
+of which the newest copy counts. ``GENIE_BIN_PATH`` names folders to look in first: a build with sanitizers, say, which
+is never taken unasked. Never builds anything.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from pathlib import Path
 
 from genie.errors import EnvironmentUnfit
 
+BIN_PATH_VARIABLE = "GENIE_BIN_PATH"
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 _INSTRUMENTED = frozenset({"native-asan", "native-tsan", "native-fuzz"})  # slow on purpose, never measured with
 _BUILD_PATTERNS = ("build/{name}", "build/*/{name}", "build/*/*/{name}", "native/build/{name}", "native/build/*/{name}")
 
 
 def _candidates(name: str) -> Iterator[Path]:
+    for folder in filter(None, os.environ.get(BIN_PATH_VARIABLE, "").split(os.pathsep)):
+        yield Path(folder).absolute() / name
     yield _PACKAGE / "bin" / name
     checkout = _PACKAGE.parent
     if (checkout / "pyproject.toml").is_file():

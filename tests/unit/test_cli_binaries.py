@@ -14,6 +14,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "genie").mkdir()
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.setattr(binaries, "_PACKAGE", tmp_path / "genie")
+    monkeypatch.delenv(binaries.BIN_PATH_VARIABLE, raising=False)
     return tmp_path
 
 
@@ -36,6 +37,15 @@ def test_the_newest_build_that_is_not_instrumented(checkout: Path) -> None:
 def test_the_wheels_own_comes_first(checkout: Path) -> None:
     build(checkout / "build" / "native-release", 0)
     own = build(checkout / "genie" / "bin", 100)
+    assert binaries.find_binary("genie-agent") == own
+
+
+def test_a_folder_of_the_environment_comes_before_all(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = build(checkout / "genie" / "bin", 0)
+    asked = build(checkout / "build" / "native-asan", 100)
+    monkeypatch.setenv(binaries.BIN_PATH_VARIABLE, f"{checkout / 'nowhere'}:{asked.parent}")
+    assert binaries.find_binary("genie-agent") == asked
+    asked.unlink()
     assert binaries.find_binary("genie-agent") == own
 
 
