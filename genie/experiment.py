@@ -36,6 +36,7 @@ from genie.fabric import open_fabric
 from genie.fabric.base import Fabric
 from genie.faults.audit import AuditLog
 from genie.faults.operation import remember_run
+from genie.faults.revert import settle_first
 from genie.faults.safety import Guard, blast_radius
 from genie.faults.session import FaultSession
 from genie.launch.agents import Agents, Assignment, Race, ending
@@ -116,9 +117,12 @@ class Session:
     def __init__(self, plan: Plan, folder: Path, say: Narrator) -> None:
         """``folder`` takes what the fabric itself has to say (``fabric.log``)."""
         self._say = say
+        self._plan = plan
         self.fabric = open_fabric(plan.config.fabric, plan.topology, folder)
 
     def __enter__(self) -> Session:
+        nodes = [node.name for node in self._plan.topology.nodes]
+        settle_first(Path(self._plan.config.out), self.fabric, nodes, self._say.note)
         self._say.phase("building the fabric")
         try:
             self.fabric.build()
@@ -304,7 +308,10 @@ def _mend(
         for record in faults.records:
             if record.action == "reverted":
                 result = "ok" if record.ok else record.message
-                _note_in(audit, say, "reverted", record.fault, record.ports, result=result, nodes=record.nodes)
+                how = {"how": record.message} if record.ok and record.message else {}
+                _note_in(audit, say, "reverted", record.fault, record.ports, result=result, nodes=record.nodes, **how)
+                if record.message:
+                    say.note(f"{record.fault}: {record.message}")
 
 
 def _note_in(audit: AuditLog, say: Narrator, action: str, fault: str, targets: Sequence[str], **more: Any) -> None:

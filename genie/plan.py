@@ -30,6 +30,7 @@ from genie.fabric import InventoryConfig, open_fabric
 from genie.fabric.base import Capabilities
 from genie.faults import safety
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
+from genie.faults.revert import left_open
 from genie.results.compare import named_baseline
 from genie.results.records import PlanRecord, to_plain
 from genie.schema import ExperimentConfig
@@ -79,13 +80,13 @@ class Plan:
 
 def make_plan(config: ExperimentConfig) -> Plan:
     """Decide one experiment. Raises a GenieError that names what does not fit; touches nothing."""
-    hashes = _hashes(config)
     if not config.dry_run:
         safety.refuse_killed(config.safety)
+    network = _network(config)
+    hashes = _hashes(config, network)
     _refuse_before_work(config, hashes)
     trace = workload.load(config.workload)
     checked = check(trace)
-    network = _network(config)
     host_of_rank = tuple(topology.place(network, trace.world, config.topology.placement))
     streams = getattr(config.workload, "streams", "merged")
     programs = tuple(lower(checked, config.collective, streams=streams))
@@ -126,7 +127,8 @@ def make_plan(config: ExperimentConfig) -> Plan:
     prediction = predict(programs, host_of_rank, rates_bps, HOP_LATENCY_NS) if rates_bps else None
     predicted_ns = prediction.iteration_ns * settings.iterations * dilation if prediction else 0
     safety.check(faults, network, config.safety, config.allow_risk, fabric, predicted_ns=predicted_ns)
-    notes = [*trace.notes, *fabric.notes]
+    open_there = left_open(Path(config.out), fabric, [node.name for node in network.nodes])
+    notes = [*trace.notes, *fabric.notes, *open_there]
     return Plan(
         config, checked, network, host_of_rank, programs, settings, capabilities, faults, prediction,
         hashes, tuple(notes),
@@ -217,9 +219,12 @@ def _host_rates(network: Topology) -> dict[str, int]:
     return dict(rates)
 
 
-def _hashes(config: ExperimentConfig) -> dict[str, str]:
+def _hashes(config: ExperimentConfig, network: Topology) -> dict[str, str]:
     """What a baseline must share with a run; the fault, the seed's effect on it, and where results go are left out."""
     mapping = schema.to_mapping(config)
+    if isinstance(config.fabric, InventoryConfig):  # the same hosts and cables, whatever file describes them
+        hosts = [(node.name, node.role) for node in network.nodes]
+        mapping["fabric"] = {"hosts": hosts, "links": to_plain(network.links), "mtu": network.parameters["mtu"]}
 
     def digest(*keys: str) -> str:
         text = json.dumps({key: mapping[key] for key in keys}, sort_keys=True, default=str)

@@ -8,6 +8,7 @@ none is ever read as a template. It never writes into the caller's home or worki
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shlex
@@ -20,6 +21,12 @@ from pathlib import Path
 from typing import Any
 
 FORKS = 16
+_SIGKILL, _PR_SET_PDEATHSIG = 9, 1
+# Run in between by the child: a play must not go on changing hosts for a run that is dead.
+_TIED = (
+    f"import ctypes,os,sys;ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG},{_SIGKILL},0,0,0);"
+    "sys.exit(1) if os.getppid()!=int(sys.argv[1]) else os.execv(sys.argv[2],sys.argv[2:])"
+)
 PLAY_TIMEOUT_S = 60
 
 
@@ -115,7 +122,9 @@ def write_ansible_command(folder: Path) -> Path:
     """
     folder.mkdir()
     command = folder / "ansible-playbook"
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ansible playbook "$@"\n')
+    python = shlex.quote(sys.executable)
+    tied = f"{python} -I -S -c {shlex.quote(_TIED)} {os.getpid()}"
+    command.write_text(f'#!/bin/sh\nexec {tied} {python} -m ansible playbook "$@"\n')
     command.chmod(0o755)
     return command
 
@@ -191,8 +200,14 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
         }
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends, however it does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+
+
 def main() -> int:
-    """Program entry: 0 whenever a JSON answer was printed; what went wrong is in it."""
+    """Program entry: 0 whenever a JSON answer was printed; what went wrong is in it. Dies with whoever started it."""
+    die_with_parent()  # before the job is read, whose end comes from a parent that lives
     job = json.load(sys.stdin)
     for name in [name for name in os.environ if name.startswith("ANSIBLE_")]:
         del os.environ[name]  # a user's own settings (strategy, callbacks, vault) are not for this run

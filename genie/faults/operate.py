@@ -21,6 +21,7 @@ from genie.errors import ConfigError, GenieError, PlanError, RunAborted
 from genie.fabric import open_fabric
 from genie.fabric.base import Fabric
 from genie.fabric.config import InventoryConfig
+from genie.fabric.lease import end_argv
 from genie.faults import warden
 from genie.faults.audit import AuditLog
 from genie.faults.journal import FILE_NAME as JOURNAL
@@ -28,6 +29,7 @@ from genie.faults.journal import Entry, read_journal
 from genie.faults.operation import FILE_NAME, Operation, describe, reach, read_operation, remember
 from genie.faults.plan import FaultPlan, RunFacts
 from genie.faults.reached import ReachedHosts
+from genie.faults.revert import settle_first
 from genie.faults.safety import check, refuse_killed
 from genie.faults.session import FaultSession
 from genie.schema import ExperimentConfig
@@ -36,6 +38,7 @@ from genie.topology.model import Topology
 from genie.units import format_ns
 
 Say = Callable[[str], None]
+_TIDY_TIMEOUT_S = 60.0
 _OWN_FOLDER = re.compile(r"/.+/[0-9a-f]{32}")
 
 
@@ -58,6 +61,7 @@ def apply(config: ExperimentConfig, say: Say) -> None:
     if config.dry_run:
         say("dry_run: nothing was touched")
         return
+    settle_first(Path(config.out), fabric, [node.name for node in network.nodes], say)
     folder = _new_folder(Path(config.out))
     audit = AuditLog(Path(config.out), run=str(folder))
     for plan in plans:
@@ -281,8 +285,11 @@ def put_back(folder: Path, say: Say) -> bool:
         records = session.revert()
         for record in records:
             where = f"{record.fault} on {', '.join(record.nodes)}"
-            say(f"{where}: {'as it was found' if record.ok else record.message}")
-            audit.write("reverted", record.fault, record.ports, result="ok" if record.ok else record.message)
+            before = f" ({record.message})" if record.message else ""
+            say(f"{where}: {f'as it was found{before}' if record.ok else record.message}")
+            how = {"how": record.message} if record.ok and record.message else {}
+            result = "ok" if record.ok else record.message
+            audit.write("reverted", record.fault, record.ports, result=result, **how)
         left = {entry.intent.node for entry in read_journal(folder / JOURNAL).opened}
         for problem in _tidy(hosts, opened, left):
             say(problem)
@@ -290,14 +297,16 @@ def put_back(folder: Path, say: Say) -> bool:
 
 
 def _tidy(hosts: ReachedHosts, opened: Sequence[Entry], left: set[str]) -> list[str]:
-    """Remove our own folder from nodes on which nothing is open any more; what could not be removed, in words."""
+    """Remove our own folder from nodes on which nothing is open any more, once what died there has ended; what could
+    not be removed, in words.
+    """
     problems = []
     for node in dict.fromkeys(entry.intent.node for entry in opened):
         state = hosts.state_dir(node)
         if node in left or not hosts.has_shell(node) or not _OWN_FOLDER.fullmatch(state):
             continue
         try:
-            done = hosts.run(node, ["rm", "-rf", "--", state])
+            done = hosts.run(node, end_argv(state), timeout_s=_TIDY_TIMEOUT_S)
             words = _line(done.stderr) if done.returncode != 0 else ""
         except RunAborted as error:
             words = error.message

@@ -32,6 +32,7 @@ from genie.faults.plan import Change, FaultPlan, words
 APPLY_PHASES = ("prepare", "act")
 REVERT_PHASES = ("revert",)
 JOB_TIMEOUT_S = 90.0
+_REVERT_ATTEMPTS = 2
 TOOLS = ("genie-port", "genie-agent", "genie-load")
 DEFAULT_TTL_NS = 600_000_000_000
 PACKAGE_ROOT = Path(paths.__file__).resolve().parent.parent
@@ -39,7 +40,10 @@ PACKAGE_ROOT = Path(paths.__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """What one phase group did for one fault. ``began_ns`` before the first change, ``done_ns`` after the read-back."""
+    """What one phase group did for one fault. ``began_ns`` before the first change, ``done_ns`` after the read-back.
+
+    ``message``: why it is not ``ok``; of one that is, who had done it before we came, "" for nobody.
+    """
 
     fault: str
     action: str  # "applied" or "reverted"
@@ -72,6 +76,14 @@ class _Answer:
         """The first failed task (of ``host``), or None."""
         return next((r for r in self.results if not r["ok"] and host in ("", r["host"])), None)
 
+    def warden(self, host: str) -> warden.Status:
+        """What the warden of ``host`` logged until it was told to revert, as far as it answered."""
+        logs = [r["told"].get("log", "") for r in self.results if r["host"] == host and r["phase"] == "revert"]
+        try:
+            return warden.parse_status(logs[-1]) if logs and logs[-1] else warden.Status("")
+        except RunAborted:
+            return warden.Status("")  # of another version; what was read back is what counts
+
     def seen_ns(self, hosts: Sequence[str], phase: str) -> tuple[int, int]:
         """When the first and the last result of a phase were seen on any of ``hosts``; 0 if never."""
         seen = [int(r["seen_mono_ns"]) for r in self.results if r["host"] in hosts and r["phase"] == phase]
@@ -100,6 +112,7 @@ class FaultSession:
         self.records: list[FaultRecord] = []
         self.ttl_ns = ttl_ns
         self._statuses: dict[tuple[str, str], warden.Status] = {}
+        self._ended: dict[str, list[str]] = {}  # fault → sentences about wardens that had ended before we came
         self._told: dict[str, str] = {}  # fault with a window in iterations → "open", "close": what was told last
         self._clock_offsets_ns: Mapping[str, int] = {}
 
@@ -212,14 +225,17 @@ class FaultSession:
         if not entries:
             return ()
         began_ns = time.monotonic_ns()
-        hosts = self._hosts({(e.intent.fault, e.intent.node) for e in entries})
-        try:
-            answer = self._ansible(hosts, REVERT_PHASES, stop_at_first_error=False)
-        except RunAborted as error:
-            answer = _Answer("failed", (), error.message)
-        closed = [e for e in entries if self._was_reverted(answer, _host_name(e.intent.fault, e.intent.node))]
-        with Journal(self.journal_path) as journal:
-            journal.close_entries(closed, "reverted")
+        closed: list[Entry] = []
+        answer = _Answer("", (), "")
+        for _ in range(_REVERT_ATTEMPTS):
+            waiting = [entry for entry in entries if entry not in closed]
+            answer = self._revert_once(waiting)
+            done = [e for e in waiting if self._was_reverted(answer, _host_name(e.intent.fault, e.intent.node))]
+            self._close(done, answer)
+            closed += done
+            # Where Ansible itself was killed it says nothing of its hosts; where a host failed, it said why.
+            if all(e in closed or answer.failure(_host_name(e.intent.fault, e.intent.node)) for e in entries):
+                break
         made = []
         for plan in self.plans:
             mine = [entry for entry in entries if entry.intent.fault == plan.name]
@@ -235,11 +251,33 @@ class FaultSession:
                     began_ns=began_ns,
                     done_ns=answer.seen_ns(_host_names(plan), "revert")[1] or time.monotonic_ns(),
                     ok=not left,
-                    message="; ".join(_why_left(answer, entry) for entry in left),
+                    message="; ".join(
+                        [_why_left(answer, entry) for entry in left] or list(self._ended.get(plan.name, ()))
+                    ),
                 )
             )
         self.records += made
         return tuple(made)
+
+    def _revert_once(self, entries: Sequence[Entry]) -> _Answer:
+        hosts = self._hosts({(e.intent.fault, e.intent.node) for e in entries})
+        try:
+            return self._ansible(hosts, REVERT_PHASES, stop_at_first_error=False)
+        except RunAborted as error:
+            return _Answer("failed", (), error.message)
+
+    def _close(self, entries: Sequence[Entry], answer: _Answer) -> None:
+        """Close what was put back, and remember who had done it before we came."""
+        hows: dict[str, list[Entry]] = {}
+        for fault, node in dict.fromkeys((e.intent.fault, e.intent.node) for e in entries):
+            words = warden.end_in_words(answer.warden(_host_name(fault, node)), node)
+            if words:
+                self._ended.setdefault(fault, []).append(words)
+            own = [entry for entry in entries if (entry.intent.fault, entry.intent.node) == (fault, node)]
+            hows.setdefault(f"reverted: {words}" if words else "reverted", []).extend(own)
+        with Journal(self.journal_path) as journal:
+            for how, own in hows.items():
+                journal.close_entries(own, how)
 
     def windows(self) -> tuple[Window, ...]:
         """When each fault was in effect, for the timeline and the report."""

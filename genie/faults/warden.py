@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -257,6 +258,29 @@ def parse_status(text: str) -> Status:
         )
     except (KeyError, TypeError, ValueError):
         raise _no_answer(text) from None
+
+
+_ENDED_BY = {
+    "ttl": "when its time limit had passed",
+    "guardian": "when its worker had been killed",
+    "SIGTERM": "when it was told to end by SIGTERM",
+    "SIGINT": "when it was told to end by SIGINT",
+}
+
+
+def end_in_words(found: Status, node: str) -> str:
+    """Who put a node back before anybody asked for it, and when; "" where nobody did. Pure."""
+    ends = [event for event in found.events if event["event"] == "reverted"]
+    if not ends:
+        return ""
+    last, by = ends[-1], str(ends[-1].get("by", ""))
+    at = f"{datetime.fromtimestamp(int(last['real_ns']) / 1e9, UTC):%H:%M:%S} UTC"
+    if by == "revert without a warden":
+        return f"the warden of {node} was dead; its undo was run in its stead at {at}" if last.get("ran") else ""
+    if by not in _ENDED_BY:
+        return ""
+    did = "reverted it" if last.get("ran") else "ended with nothing in place"
+    return f"the warden of {node} {did} at {at}, {_ENDED_BY[by]}"
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ host. It fails its host, and with it the play, before any change whose undo coul
 
 from __future__ import annotations
 
+import multiprocessing
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from ansible.plugins.action import ActionBase
 
 from genie.errors import GenieError
 from genie.faults import life
+from genie.faults.ansible_job import die_with_parent
 from genie.paths import roles_dir
 
 _PHASES = {"prepare": life.prepare, "act": life.act, "revert": life.revert}
@@ -36,6 +38,16 @@ def _wrong_arguments(told: dict[str, Any]) -> str:
     return "; ".join(ArgumentSpecValidator(options).validate(given).error_messages)
 
 
+def _die_with_ansible() -> None:
+    """Ansible's worker must not go on with a task, arm or change, when Ansible itself was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return  # called in Ansible's own process
+    die_with_parent()
+    if not parent.is_alive():
+        raise AnsibleActionFail("Ansible was killed")
+
+
 class ActionModule(ActionBase):
     """``phase``: which part of the life; everything else is the host's variables (docs/add-a-fault.md)."""
 
@@ -44,6 +56,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Go through the phase; what it found is in ``genie``."""
+        _die_with_ansible()
         result: dict[str, Any] = super().run(tmp, task_vars)
         phase = str(self._task.args.get("phase"))
         if phase not in _PHASES:

@@ -22,8 +22,9 @@ from genie.cli import main
 from genie.errors import ConfigError, EnvironmentUnfit, RunAborted
 from genie.fabric.base import Capabilities, Completed, Fabric
 from genie.fabric.config import NetnsConfig
+from genie.fabric.lease import end_argv
 from genie.fabric.ssh import SshTarget
-from genie.faults import operate, operation
+from genie.faults import operate, operation, revert
 from genie.faults.command import configure, overrides, run
 from genie.faults.journal import Intent, Journal, Owner, read_journal
 from genie.faults.plan import RunFacts, plan_faults
@@ -300,7 +301,7 @@ def test_status_then_revert_then_nothing_is_open(bench: Bench, capsys: pytest.Ca
     golden("operate_later", plain(capsys.readouterr().out))
     assert bench.ran == [
         ("h1", (f"{STATE}/bin/genie-warden", "status", "--dir", f"{STATE}/link_rate")),
-        ("h1", ("rm", "-rf", "--", STATE)),
+        ("h1", tuple(end_argv(STATE))),
     ]
     last = json.loads(Path("runs/audit.log").read_text().splitlines()[-1])
     assert (last["action"], last["result"]) == ("reverted", "ok")
@@ -331,7 +332,7 @@ def test_a_node_out_of_reach_is_named_with_when_it_ends(bench: Bench, capsys: py
 def test_an_operation_that_cannot_be_read_hinders_no_other(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     main(COMMAND)
     first = only_folder()
-    main(COMMAND)
+    main([*COMMAND, "out=runs/others"])
     (first / operate.FILE_NAME).write_text("{}")
     capsys.readouterr()
     assert main(["faults", "revert"]) == 4
@@ -409,3 +410,48 @@ def test_a_run_on_real_hosts_writes_down_how_to_reach_them(bench: Bench, tmp_pat
     operation.remember_run(config, NETWORK, cast(Fabric, bench), (), tmp_path)
     operation.remember_run(replace(config, fabric=NetnsConfig()), NETWORK, cast(Fabric, bench), plans, tmp_path)
     assert not (tmp_path / operation.FILE_NAME).exists()
+
+
+def test_hosts_with_a_fault_of_an_operator_are_refused_by_name_until_it_ends(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(COMMAND)
+    assert main(COMMAND) == 3
+    said = capsys.readouterr().err
+    assert "link_rate on h1 was put there by genie faults apply and stays until" in said
+    assert f"genie faults revert {only_folder()}" in said
+    after_its_end(only_folder())
+    assert main(COMMAND) == 0
+    assert "link_rate on h1: as it was found" in capsys.readouterr().out
+
+
+def after_its_end(folder: Path) -> None:
+    """As if the time limit of what was applied had passed."""
+    replace(operate.read_operation(folder), ends_real_ns=1).write(folder)
+
+
+@pytest.mark.parametrize("broken", ["", "revert"])
+def test_what_a_dead_process_left_is_put_back_before_its_hosts_are_used(
+    bench: Bench, capsys: pytest.CaptureFixture[str], broken: str
+) -> None:
+    main(COMMAND)
+    folder = only_folder()
+    replace(operate.read_operation(folder), ends_real_ns=0).write(folder)  # it died before all was applied
+    bench.broken = broken
+    capsys.readouterr()
+    fabric, said = cast(Fabric, bench), []
+    assert revert.left_open(Path("runs"), fabric, ["h0"]) == (), "not our hosts"
+    assert revert.left_open(Path("runs"), fabric, ["h0", "h1"]) == (
+        f"{folder} ended with link_rate on h1 open; it is put back before this run begins",
+    )
+    if broken:
+        with pytest.raises(
+            EnvironmentUnfit, match=f"on h1 may still be in place, from {folder}: .*as it was"
+        ):
+            revert.settle_first(Path("runs"), fabric, ["h1"], said.append)
+        return
+    revert.settle_first(Path("runs"), fabric, ["h1"], said.append)
+    revert.settle_first(Path("runs"), fabric, ["h1"], said.append)
+    (only,) = said
+    assert re.search(r"runner \d+ died with link_rate on h1 open; link_rate on h1: as it was found", only), only
+    assert revert.left_open(Path("runs"), fabric, ["h1"]) == ()
