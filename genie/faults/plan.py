@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -208,7 +208,7 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
     if not _FAULT_NAME.fullmatch(name):
         raise PlanError(f"fault: {name!r} cannot be the name of a fault: letters, digits, '_' and '-' only, at most 63")
     mechanism = load_mechanism(config.role)
-    _refuse_unfit(name, mechanism, capabilities, facts)
+    _refuse_unfit(name, mechanism, ("faults",), capabilities, facts)
     places: list[tuple[str, str, str, Port | None, int | None]] = []  # target, node, object, port, index
     if mechanism.acts_on in ("node", "host"):
         nodes: tuple[Node, ...] = resolve_nodes(
@@ -221,7 +221,7 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
             config,
             topology,
             acts_on=mechanism.acts_on,
-            eligible=lambda port: _ineligible(mechanism, port),
+            eligible=lambda port: "" if _is_gear(mechanism, port.node, facts) else _ineligible(mechanism, port),
             seed=facts.seed,
             placement=facts.placement,
         )
@@ -233,6 +233,8 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
         for port in ports:
             place = far[port.name] if mechanism.placed == "far_ingress" else port
             places.append((port.name, place.node, place.interface, port, numbers[port.name]))
+    if not all(_is_gear(mechanism, node, facts) for _, node, _, _, _ in places):
+        _refuse_unfit(name, mechanism, mechanism.requires, capabilities, facts)
     plan = FaultPlan(name, mechanism, config, capabilities.marker, (), facts)
     changes = []
     for target, node, subject, at_port, index in places:
@@ -247,6 +249,8 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
             )
         values: dict[str, int | str] = {}
         for parameter in mechanism.parameters:
+            if parameter.only and platform.partition(".")[0] not in parameter.only:
+                continue
             values |= convert(name, parameter, config.parameter(parameter.name), target, at_port, facts)
         links = () if at_port else _attached(node, topology)
         change = Change(target, node, subject, at_port, index, platform, values, links=links)
@@ -288,8 +292,18 @@ def local_tools() -> dict[str, str]:
     return found
 
 
-def _refuse_unfit(name: str, mechanism: Mechanism, capabilities: Capabilities, facts: RunFacts) -> None:
-    for needed in ("faults", *mechanism.requires):
+def _is_gear(mechanism: Mechanism, node: str, facts: RunFacts) -> bool:
+    """Whether a node does it by gear of its own: what a fabric emulates is then nothing to go by, and the role's own
+    ``before`` says whether the gear is set up for it.
+    """
+    own = find_platform(mechanism, facts.platforms.get(node, ("linux",)), "none")
+    return own not in ("", "linux", "netns")
+
+
+def _refuse_unfit(
+    name: str, mechanism: Mechanism, all_needed: Sequence[str], capabilities: Capabilities, facts: RunFacts
+) -> None:
+    for needed in all_needed:
         if not getattr(capabilities, needed):
             reason = capabilities.reasons.get(needed, "the fabric does not say why")
             what = "faults" if needed == "faults" else f"a fault that needs {needed} ({mechanism.role})"

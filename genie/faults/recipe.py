@@ -36,7 +36,8 @@ class Parameter:
     """One knob. ``kind`` decides unit and conversion (docs/add-a-fault.md); ``default`` None means it must be given.
 
     ``of``: the port's own number that a percentage is of. ``choices`` for kind "choice". ``least``/``most`` bound a
-    number, or a ratio (whose ``most`` is 1 only where losing everything makes sense).
+    number, or a ratio (whose ``most`` is 1 only where losing everything makes sense). ``only``: the platforms that know
+    it; all where empty.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,12 +267,12 @@ def _step(path: Path, said: object) -> Step:
 
 
 def _parameter(path: Path, name: str, said: Mapping[str, Any]) -> Parameter:
-    unknown = set(said) - {"kind", "help", "default", "of", "choices", "least", "most"}
+    unknown = set(said) - {"kind", "help", "default", "of", "choices", "least", "most", "only"}
     if unknown:
         raise ConfigError(f"{path}: parameter {name} has unknown keys {', '.join(sorted(unknown))}")
     kind = str(said.get("kind", ""))
     _one_of(path, f"kind of parameter {name}", kind, PARAMETER_KINDS)
     return Parameter(
         name, kind, str(said.get("help", "")), said.get("default"), str(said.get("of", "")),
-        _texts(said.get("choices")), said.get("least"), said.get("most"),
+        _texts(said.get("choices")), said.get("least"), said.get("most"), _texts(said.get("only")),
     )  # fmt: skip

@@ -68,10 +68,10 @@ def _judge_overflow(plan: FaultPlan, observed: Observed) -> Judged:
     dropping: list[str] = []
     fullest = 0.0
     for change in plan.changes:
-        port, limit = change.target, int(change.values["limit_bytes"])
+        port, limit = change.target, int(change.values.get("limit_bytes", 0))  # PFC off leaves the buffer as it is
         drops, samples = observed.risen(port, "drops"), observed.of_port(change.index)
         deepest = int(samples["backlog_bytes"].max()) if samples is not None else 0
-        fullest = max(fullest, deepest / limit)
+        fullest = max(fullest, deepest / limit if limit else 0.0)
         if drops is None:
             checks.append(Check(f"drops of {port}", "recorded", "not recorded", False, port=port))
             continue

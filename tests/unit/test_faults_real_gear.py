@@ -530,6 +530,20 @@ def test_old_infiniband_tools_refuse_a_hosts_port(tmp_path: Path) -> None:
         life.act(told, gear.shell)
 
 
+@pytest.mark.parametrize("role", ["port_ecn", "port_pfc", "port_pfcwd"])
+def test_what_a_fabric_cannot_emulate_is_no_matter_on_gear(role: str) -> None:
+    """An inventory knows of a switch neither its buffers nor its marks, and has nothing to lose packets with."""
+    model = PortModel(400 * 10**9, 0)
+    wire = Link("gear-n0", Port("gear", "n0", "Ethernet0", model), Port("n0", "gear", "eth0", model), "host")
+    topology = Topology("wire", (Node("gear", "leaf"), Node("n0", "host")), (wire,))
+    none = Capabilities(shaping=False, ecn=False, loss=False, faults=True, marker="none", reasons={})
+    facts = RunFacts(congestion_control="cubic", platforms={"gear": ("sonic", "linux"), "n0": ("linux",)})
+    (plan,) = plan_faults({"f": FaultConfig(role, "gear/n0")}, topology, none, facts)
+    assert [change.platform for change in plan.changes if change.node == "gear"] == ["sonic"]
+    with pytest.raises((EnvironmentUnfit, PlanError)):
+        plan_faults({"f": FaultConfig(role, "n0/gear")}, topology, none, facts)
+
+
 def test_a_window_on_gear_that_keeps_the_time_limit_itself_is_refused() -> None:
     with pytest.raises(PlanError, match="the switch itself holds the time limit"):
         planned("eos", {"f": FaultConfig("port_state", "gear/n0", window=WindowConfig(at="1s", for_="2s"))})
