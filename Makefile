@@ -1,9 +1,10 @@
 # Two commands: `make demo` sets up and runs the main job, `make test` sets up and passes every test.
-.PHONY: help demo test lab setup format clean
+.PHONY: help demo test soak lab setup format clean
 
 help:
 	@echo "make demo    set up, then run the main job: healthy, then with ECN marking off"
 	@echo "make test    set up with the development tools, then lint, type-check and test everything"
+	@echo "make soak    the same with every case of the longest tables, and longer fuzzing; before a release"
 	@echo "make lab     two virtual machines with netem, red and Soft-RoCE on a wire (docs/lab.md)"
 	@echo "make setup   system packages where missing, .venv, the build"
 	@echo "make format  format Python and C++"
@@ -14,6 +15,9 @@ demo:
 
 test:
 	@scripts/test
+
+soak:
+	@scripts/test --soak
 
 lab:
 	@scripts/setup --lab

@@ -29,6 +29,10 @@ def _no_lab() -> bool:
     return bool(parts.missing_tools()) and (_is_user() or os.uname().machine != "x86_64")
 
 
+def _no_cgroup_v1() -> bool:
+    return not os.access("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", os.W_OK)
+
+
 ALLOWED: tuple[tuple[str, str, Callable[[], bool]], ...] = (
     (r"no namespaces", "the kernel refuses namespaces", lambda: bool(probe().unfit)),
     (r"no BPF marker", "the BPF marker needs root", lambda: not probe().has("bpf")),
@@ -36,6 +40,11 @@ ALLOWED: tuple[tuple[str, str, Callable[[], bool]], ...] = (
     (r"(sch_red marks|only the BPF marker)", "this kernel marks by sch_red", lambda: probe().has("red")),
     (r"fabric cannot have the fault", "needs root or another kernel", lambda: _is_user() or not probe().has("nft")),
     (r"needs clang and llvm", "only root can install them", _is_user),
+    (r"needs an sshd", "only root can have one", _is_user),
+    (r"cgroup v1 with cpu", "this kernel has cgroup v2, or only root may", _no_cgroup_v1),
+    (r"no mount namespace", "only root can have one", _is_user),
+    (r"no network namespaces here", "the kernel refuses namespaces", lambda: bool(probe().unfit)),
+    (r"root sees every file", "this is root", lambda: not _is_user()),
     (r"chromium", "only root can install it", _is_user),
     (r"needs an sshd", "only root can install it", _is_user),
     (r"no lab: ", "QEMU is not installed, or not for this processor", _no_lab),

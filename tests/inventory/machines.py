@@ -20,7 +20,9 @@ from typing import Any
 
 import yaml
 
-SSHD = "/usr/sbin/sshd"
+UNPACKED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "genie-lab/sshd"
+"""Where scripts/setup puts an SSH server on a machine that has none installed."""
+SSHD = next((p for p in ("/usr/sbin/sshd", f"{UNPACKED}/usr/sbin/sshd") if os.access(p, os.X_OK)), "")
 PREFIX = "gnl"  # of namespaces and interfaces on this machine; nobody else's
 SLOTS = 16
 RATE = "100Mbps"
@@ -30,8 +32,8 @@ def unavailable() -> str:
     """Why the lab cannot be had here, or ""."""
     if os.geteuid() != 0:
         return "needs root"
-    if not Path(SSHD).exists():
-        return "needs an sshd (openssh-server)"
+    if not SSHD:
+        return "needs an sshd: scripts/setup --dev as root gets one, or apt-get install openssh-server"
     return ""
 
 
@@ -166,10 +168,14 @@ PrintLastLog no
 SetEnv SHLVL=5
 """
 
-# The server's mount namespace is the machine's: its own /run/genie, /run/lock. argv: config, MB of /run/genie.
+# The server's mount namespace is the machine's: its own /run/genie, /run/lock. argv: config, MB of /run/genie. An
+# installed server has a user "sshd" and programs of its own; to an unpacked one its machine gives both.
 _START = (
     "mount --make-rprivate / && mkdir -p /run/genie /run/lock /run/sshd && "
     'mount -t tmpfs -o size="$2"m tmpfs /run/genie && mount -t tmpfs tmpfs /run/lock && '
+    '{ grep -q ^sshd: /etc/passwd || { echo "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin" | '
+    'cat /etc/passwd - >"$1.passwd" && mount --bind "$1.passwd" /etc/passwd; }; } && '
+    f"{{ test {SSHD} = /usr/sbin/sshd || mount --bind {UNPACKED}/usr/lib/openssh /usr/lib/openssh; }} && "
     f'exec {SSHD} -D -e -f "$1"'
 )
 
