@@ -29,12 +29,15 @@ _QDISCS = (
     ("tbf", "shapes every port of the embedded fabric", "load the module: modprobe sch_tbf"),
     ("clsact", "holds the marking program", "load the module: modprobe sch_ingress"),
     ("red", "marks ECN, for root and others alike", "load the module (Debian and Ubuntu have it): modprobe sch_red"),
-    (
-        "netem",
-        "delays packets; nothing else here can",
-        "load the module (Debian and Ubuntu have it): modprobe sch_netem",
-    ),
+    ("netem", "delays packets, for latency faults", "load the module (Debian and Ubuntu have it): modprobe sch_netem"),
     ("htb", "limits classes of traffic; only some faults want it", "load the module: modprobe sch_htb"),
+)
+
+_BINARIES = (
+    ("genie-agent", "runs the ranks"),
+    ("genie-port", "reads and marks ports"),
+    ("genie-warden", "opens and ends faults in time, and takes them back if nobody else does"),
+    ("genie-load", "sends another tenant's traffic"),
 )
 
 
@@ -80,9 +83,14 @@ def _examine_kernel(found: Probe) -> Iterator[Finding]:
         yield Finding(
             f"qdisc {kind}", has, purpose if has else f"{_why(found, kind)} ({purpose})", "" if has else remedy
         )
+    delays = found.has("detour")
+    remedy = "" if delays else "load what the command lacks: modprobe -a ifb cls_matchall act_mirred sch_netem"
+    detail = "latency faults delay what arrives, beside the port's own queue" if delays else _why(found, "detour")
+    yield Finding("delay on arrival", delays, detail, remedy)
     has_nft = found.has("nft")
     remedy = "" if has_nft else "apt-get install nftables; kernel with CONFIG_NF_TABLES_NETDEV"
-    yield Finding("nft drop rules", has_nft, "loses packets on a link" if has_nft else _why(found, "nft"), remedy)
+    purpose = "loses packets, drops, marks and sorts them, for faults of links and hosts"
+    yield Finding("nft rules", has_nft, purpose if has_nft else f"{_why(found, 'nft')} ({purpose})", remedy)
     has_bpf = found.has("bpf")
     remedy = "" if has_bpf else "run as root, with genie-port built; not needed where qdisc red is there"
     yield Finding("tc-BPF marking", has_bpf, "marks ECN without sch_red" if has_bpf else _why(found, "bpf"), remedy)
@@ -134,11 +142,11 @@ def _examine_network() -> Iterator[Finding]:
 
 
 def _examine_programs() -> Iterator[Finding]:
-    for binary, purpose in (("genie-agent", "runs the ranks"), ("genie-port", "reads and marks ports")):
+    for binary, purpose in _BINARIES:
         try:
             yield Finding(f"program {binary}", True, f"{purpose}: {find_binary(binary)}")
         except EnvironmentUnfit as error:
-            yield Finding(f"program {binary}", False, error.message, error.hint)
+            yield Finding(f"program {binary}", False, f"{error.message} ({purpose})", error.hint)
     clang = _find_program("clang")
     yield Finding(
         "BPF compiler",
@@ -150,8 +158,15 @@ def _examine_programs() -> Iterator[Finding]:
     yield Finding(
         "Ansible",
         bool(version and runner),  # as packages of this interpreter; the installed scripts are not used
-        f"core {version or 'missing'}, runner {runner or 'missing'}",
+        f"makes and takes back faults: core {version or 'missing'}, runner {runner or 'missing'}",
         "" if version and runner else "faults need it: pip install ansible-core ansible-runner",
+    )
+    client = _find_program("ssh")
+    yield Finding(
+        "program ssh",
+        bool(client),
+        f"reaches the hosts of an inventory: {client or 'not found'}",
+        "" if client else "only fabric=inventory and faults on real hosts need it: apt-get install openssh-client",
     )
     mlflow = _version("mlflow-skinny") or _version("mlflow")
     server = _version("mlflow")
