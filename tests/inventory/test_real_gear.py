@@ -1,4 +1,4 @@
-"""A SONiC switch in an inventory, by ssh: the operator's commands, the real warden, and doubles of the switch's tools."""
+"""A SONiC switch in an inventory, by ssh: an operator's commands, the real warden, doubles of the switch's tools."""
 
 from __future__ import annotations
 
