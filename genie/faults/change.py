@@ -52,11 +52,17 @@ def _formatted(value: str, *arguments: Any) -> Any:
     return unknown[0] if unknown else value % arguments
 
 
+def _lines(value: Any) -> Any:
+    """Lists of words as lines of text."""
+    return value if isinstance(value, _AsFound) else "\n".join(" ".join(map(str, words)) for words in value)
+
+
 @cache
 def _environment(is_dry: bool) -> SandboxedEnvironment:
     environment = SandboxedEnvironment(undefined=_AsFound if is_dry else jinja2.StrictUndefined, autoescape=False)
     environment.filters["int"] = _number
     environment.filters["format"] = _formatted
+    environment.filters["lines"] = _lines
     return environment
 
 

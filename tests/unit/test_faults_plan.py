@@ -21,7 +21,11 @@ from genie.topology.model import Ecn, Link, Node, Port, PortModel, Topology
 GOLDEN = Path(__file__).parent.parent / "golden" / "faults"
 ALL_CAN = Capabilities(shaping=True, ecn=True, loss=True, delay=True, faults=True, marker="bpf", reasons={})
 UPLINKS = [f"leaf{i}/spine{j}" for i in (0, 1) for j in (0, 1)]
-EXACT = RunFacts(packets="exact", congestion_control="cubic", seed=1, addresses={"h0": "10.0.0.1"})
+NODES = (*(f"h{i}" for i in range(4)), "leaf0", "leaf1", "spine0", "spine1")
+EXACT = RunFacts(
+    packets="exact", congestion_control="cubic", seed=1, addresses={"h0": "10.0.0.1"},
+    platforms=dict.fromkeys(NODES, ("netns", "linux")),
+)  # fmt: skip
 
 
 def clos(ecn_on_hosts: bool = True) -> Topology:

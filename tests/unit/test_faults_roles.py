@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 from jinja2 import meta
-from jinja2.sandbox import SandboxedEnvironment
 
 from genie.errors import ConfigError
 from genie.fabric.base import Capabilities
+from genie.faults import change
 from genie.faults.ansible_job import (
     Collector,
     ansible_environment,
@@ -142,7 +142,7 @@ def test_a_platform_file_names_only_what_there_is(role: str, stem: str) -> None:
     told = [said for step in (*how.do, *how.undo) for said in (step.when, step.each) if said]
     expressions = [(f"{{{{ {said} }}}}", everywhere | {"found"}) for said in told]
     conditions = [(said, everywhere) for part in (how.before, how.after) for said in texts_in(part)]
-    environment = SandboxedEnvironment()
+    environment = change._environment(False)
     for text, known in reads + changes + expressions + conditions:
         assert meta.find_undeclared_variables(environment.parse(text)) <= known, text
     ports = told_of_a_port()
