@@ -99,7 +99,7 @@ def test_loss_leaves_no_table(ppb: int, count: int, warden: str) -> None:
 @WARDENS
 @settings(max_examples=25, deadline=None)
 @given(
-    kmin=st.integers(9_000, 500_000),
+    kmin=st.integers(9_001, 500_000),  # tc finds no weight for one at or below the size of a packet
     more=st.integers(1_000, 900_000),
     probability=st.sampled_from(["0.1", "0.02", "1", "0.35", "0.00123"]),
     rate=RATES,
