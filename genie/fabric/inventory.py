@@ -32,7 +32,7 @@ from genie.fabric.config import InventoryConfig
 from genie.fabric.lease import Leases, lease_script
 from genie.fabric.samples import HostSamples, merge_samples
 from genie.fabric.ssh import SshLinks, SshProcess
-from genie.fabric.survey import HostEntry, HostFacts, linux_targets, look, survey
+from genie.fabric.survey import DEFAULT_STATE_DIR, HostEntry, HostFacts, linux_targets, look, survey
 from genie.topology.model import Topology
 from genie.units import format_bytes, parse_ns
 
@@ -286,7 +286,8 @@ class InventoryFabric:
             # Where the lease was taken it removes all this itself, and its pids folder says that it was.
             guard = f"[ -e {state}/pids ] || " if leased else ""
             try:
-                links.run(entry.name, f"{guard}rm -rf {state}; rmdir {shlex.quote(entry.state_dir)} 2>/dev/null; true")
+                tidy = f"rmdir {DEFAULT_STATE_DIR} 2>/dev/null; " if entry.state_dir == DEFAULT_STATE_DIR else ""
+                links.run(entry.name, f"{guard}rm -rf {state}; {tidy}true")
             except RunAborted as error:
                 self._log(f"{entry.name}: {error.message}")
 

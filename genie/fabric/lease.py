@@ -17,7 +17,7 @@ from pathlib import Path
 
 from genie.errors import EnvironmentUnfit, RunAborted
 from genie.fabric.ssh import SshLinks, SshProcess
-from genie.fabric.survey import LOCK, describe_holder
+from genie.fabric.survey import DEFAULT_STATE_DIR, LOCK, describe_holder
 
 BEAT_S = 3.0
 PATIENCE_S = 20
@@ -43,19 +43,25 @@ stuck() {
   done 2>/dev/null
   return 1
 }
-for old in "$b"/*; do
-  if [ "$old" != "$s" ] && alive "$old"; then echo "faulty ${old##*/}"; exit 75; fi
-  if [ "$old" != "$s" ] && stuck "$old"; then echo "stuck $old"; exit 75; fi
+# Only what is named as runs are: whose folder this is, and what else is in it, is not for us to know.
+runs() {
+  for old in "$b"/*; do
+    name=${old##*/}
+    case $name in *[!0-9a-f]*) continue ;; esac
+    if [ ${#name} = 32 ] && [ -d "$old" ] && [ ! -L "$old" ] && [ "$old" != "$s" ]; then echo "$old"; fi
+  done
+}
+for old in $(runs); do
+  if alive "$old"; then echo "faulty ${old##*/}"; exit 75; fi
+  if stuck "$old"; then echo "stuck $old"; exit 75; fi
 done
 foreign() {
   for f in "$1"/*; do
     case ${f##*/} in bin|pids|work|pace|load|'*') ;; *) if [ -e "$f" ]; then echo "${f##*/}"; fi ;; esac
   done
 }
-for old in "$b"/*; do
-  if [ -d "$old" ] && [ "$old" != "$s" ]; then
-    if [ -z "$(foreign "$old")" ]; then rm -rf "$old" && echo "swept ${old##*/}"; else echo "left ${old##*/}"; fi
-  fi
+for old in $(runs); do
+  if [ -z "$(foreign "$old")" ]; then rm -rf "$old" && echo "swept ${old##*/}"; else echo "left ${old##*/}"; fi
 done
 mkdir -p "$s/pids" "$s/work" || exit 73
 echo ready
@@ -74,7 +80,8 @@ rm -rf "$s/work" "$s/pids"
 if [ $why = lost ]; then while alive "$s" && [ "$(date +%s)" -lt "$end" ]; do sleep 1; done; fi
 kept=$(foreign "$s")
 if [ -n "$kept" ] && { [ $why = lost ] || alive "$s"; }; then echo kept $kept; exit 0; fi
-rm -rf "$s"; rmdir "$b" 2>/dev/null
+rm -rf "$s"
+if [ "$b" = DEFAULT ]; then rmdir "$b" 2>/dev/null; fi
 if [ -e "$s" ]; then echo "kept $s"; exit 72; fi
 : >LOCK
 echo clean
@@ -89,6 +96,7 @@ def lease_script(
         "STATE": shlex.quote(state_dir),
         "BASE": shlex.quote(base_dir),
         "LOCK": shlex.quote(lock),
+        "DEFAULT": shlex.quote(DEFAULT_STATE_DIR),
         "LIMIT": str(limit_s),
         "RUN": run_id,
         "PATIENCE": str(patience_s),

@@ -265,3 +265,51 @@ def test_a_host_that_falls_silent_is_named_and_cleans_itself(lab, tmp_path):
     opened = RunDir.open(directory(tmp_path))
     for rank in (0, 2, 3):
         assert len(opened.events(rank).records) > 0
+
+
+def test_a_timed_fault_on_a_host_with_another_clock(lab, tmp_path):
+    lab["m3"].run("tc qdisc add dev data0 root handle 7e1e: tbf rate 80mbit burst 32k limit 512k")
+    before = lab["m3"].run("tc -r qdisc show dev data0")
+    fault = "fault.link_rate"
+    try:
+        _, words, folder = run(
+            tmp_path, four(lab), "workload.ranks=4", "workload.iterations=4", "fault=link_rate",
+            f"{fault}.targets=[m3/data0]", f"{fault}.window.at=500ms", f"{fault}.window.for=1s",
+        )  # fmt: skip
+        after = lab["m3"].run("tc -r qdisc show dev data0")
+    finally:
+        lab["m3"].run("tc qdisc del dev data0 root")
+    opened = RunDir.open(folder)
+    (outcome,) = opened.faults()
+    assert (outcome.state, outcome.reverted) == ("in_effect", True), words
+    assert after == before
+    start = opened.clocks().start_mono_ns
+    assert outcome.start_mono_ns - start == pytest.approx(0.5e9, abs=0.3e9)
+    assert outcome.end_mono_ns - start == pytest.approx(1.5e9, abs=0.3e9)
+
+
+def test_a_fault_of_the_interface_that_ssh_comes_by_is_refused(lab, tmp_path):
+    code, words, folder = run(
+        tmp_path, four(lab, m2={"genie_address": None, "genie_interface": "mgmt0"}), "workload.ranks=4",
+        "fault=link_rate", "fault.link_rate.targets=[m2/mgmt0]",
+    )  # fmt: skip
+    assert code == 2, words
+    assert "no key allows this one" in words
+    assert folder is None
+
+
+def test_clean_removes_what_runs_have_left_and_nothing_else(lab, tmp_path):
+    gone = "0123456789abcdef" * 2
+    lab["m0"].run(f"mkdir -p /run/genie/{gone}/bin /run/genie/somebodys")
+    from genie.paths import playbooks_dir
+
+    done = subprocess.run(
+        [genie()[0], "-m", "ansible", "playbook", "-i", str(four(lab)), str(playbooks_dir() / "clean.yml")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "ANSIBLE_LOCAL_TEMP": str(tmp_path), "ANSIBLE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert lab["m0"].run("ls /run/genie").split() == ["somebodys"]
+    finally:
+        lab["m0"].run("rmdir /run/genie/somebodys")

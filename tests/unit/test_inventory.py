@@ -338,7 +338,7 @@ def test_a_lease_that_is_asked_to_end_leaves_nothing(lease):
     assert lease.until("clean") == ["clean"]
     assert lease.process.wait(10) == 0
     assert child.wait(5) == -9
-    assert not lease.base.exists()
+    assert not lease.state.exists()
 
 
 @pytest.mark.parametrize("how", ["end of input", "silence"])
@@ -351,7 +351,7 @@ def test_a_lease_whose_controller_is_gone_leaves_nothing(tmp_path, how):
     lease.process.stdout.close()  # nobody hears it any more
     assert child.wait(10) == -9
     assert lease.process.wait(10) == 0
-    assert not lease.base.exists()
+    assert not lease.state.exists()
 
 
 def test_a_host_is_leased_once(lease, tmp_path):
@@ -363,14 +363,21 @@ def test_a_host_is_leased_once(lease, tmp_path):
 
 
 def test_what_an_earlier_run_left_is_swept_but_for_its_faults(tmp_path):
-    (tmp_path / "genie" / "old" / "bin").mkdir(parents=True)
-    (tmp_path / "genie" / "faulty" / "link_rate").mkdir(parents=True)
+    old, faulty = "0" * 32, "f" * 32
+    (tmp_path / "genie" / old / "bin").mkdir(parents=True)
+    (tmp_path / "genie" / faulty / "link_rate").mkdir(parents=True)
+    others = {"project", "b" * 31, "B" * 32, "c" * 33}  # somebody else's, in a folder that the inventory chose
+    for name in others:
+        (tmp_path / "genie" / name / "bin").mkdir(parents=True)
+    (tmp_path / "genie" / ("e" * 32)).symlink_to(tmp_path / "genie" / "project")
     lease = Lease(tmp_path)
-    assert sorted(lease.until("ready")) == ["left faulty", "ready", "swept old"]
+    assert sorted(lease.until("ready")) == [f"left {faulty}", "ready", f"swept {old}"]
     lease.say("q")
     lease.until("clean")
     assert lease.process.wait(5) == 0
-    assert [path.name for path in (tmp_path / "genie").iterdir()] == ["faulty"]
+    assert {path.name for path in (tmp_path / "genie").iterdir()} == {faulty, "e" * 32, *others}
+    for name in others:
+        assert (tmp_path / "genie" / name / "bin").is_dir()
 
 
 def test_a_lease_outlives_its_controller_while_a_warden_does(tmp_path):
@@ -390,12 +397,12 @@ def test_a_lease_outlives_its_controller_while_a_warden_does(tmp_path):
 
 
 def test_a_lease_is_refused_where_a_fault_of_another_run_stands(tmp_path):
-    alive = tmp_path / "genie" / "r0" / "link_rate" / "alive"
+    alive = tmp_path / "genie" / ("0" * 32) / "link_rate" / "alive"
     alive.parent.mkdir(parents=True)
     with subprocess.Popen(["flock", str(alive), sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as holder:
         wait_for(lambda: alive.exists() and not is_free(alive))
         lease = Lease(tmp_path)
-        assert lease.until("ready") == ["faulty r0"]
+        assert lease.until("ready") == ["faulty " + "0" * 32]
         assert lease.process.wait(5) == 75
         holder.communicate(b"\n")
 
