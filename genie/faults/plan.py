@@ -17,12 +17,13 @@ from genie.engine.binaries import find_binary
 from genie.errors import EnvironmentUnfit, PlanError
 from genie.fabric.base import Capabilities
 from genie.fabric.holder import BPF_DIR
-from genie.faults.change import Argv, render_steps
+from genie.faults.change import Argv, render_steps, render_word
 from genie.faults.config import FaultConfig
 from genie.faults.parameters import convert
 from genie.faults.recipe import RISKS, Mechanism, Platform, find_platform, load_mechanism, load_platform
 from genie.faults.targets import resolve, resolve_nodes
 from genie.topology.model import Node, Port, Topology
+from genie.units import format_ns
 
 ECN_CONTROLS = ("cubic", "reno", "dctcp")
 DRY_TOOLS = {"genie_port": "genie-port", "genie_agent": "genie-agent", "genie_load": "genie-load"}
@@ -66,8 +67,8 @@ class Change:
     """One change at one ``object`` of one node (an interface, or for faults of nodes what the mechanism changes), on
     behalf of ``target``: the faulted port, number ``index`` of the topology, or the node.
 
-    ``values``: the parameters as numbers for this target (``rate_bps`` on the wire, ``ratio_ppb``, …). ``commands`` and
-    ``undo`` are shell text as the role runs it, for people. ``platform`` is a file's stem in the role. ``links``: the
+    ``values``: the parameters as numbers for this target (``rate_bps`` on the wire, ``ratio_ppb``, …). ``commands``,
+    ``later`` and ``undo`` are shell text as the role runs it, for people. ``platform`` is a file's stem in the role. ``links``: the
     cables at the node, of a fault of nodes.
     """
 
@@ -80,6 +81,7 @@ class Change:
     values: Mapping[str, int | str]
     commands: tuple[str, ...] = ()
     undo: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
     links: tuple[Attached, ...] = ()
 
 
@@ -168,12 +170,14 @@ class FaultPlan:
             f"  window: {self.config.window.describe()}",
             f"  targets ({len(self.changes)}): {', '.join(self.targets)}",
         ]
-        alike: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
+        alike: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], list[str]] = {}
         for change in self.changes:
-            alike.setdefault((change.node, change.commands, change.undo), []).append(change.target)
-        for (node, commands, undo), targets in alike.items():
+            key = (change.node, change.commands, change.later, change.undo)
+            alike.setdefault(key, []).append(change.target)
+        for (node, commands, later, undo), targets in alike.items():
             lines.append(f"  in {node}, for {', '.join(targets)}:")
             lines += [f"    apply: {command}" for command in commands]
+            lines += [f"    later: {command}" for command in later]
             lines += [f"    undo:  {command}" for command in undo]
         return "\n".join(lines)
 
@@ -266,8 +270,13 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
             "port": {**told, **told["set"]}, **words(name, node, capabilities.marker), **DRY_TOOLS, "state": "<state>",
             "ttl_hms": "<safety.ttl>",
         }  # fmt: skip
-        do, undo = (render_steps(steps, variables, dry=True) for steps in (how.do, how.undo))
-        changes.append(replace(change, commands=tuple(map(_shown, do)), undo=tuple(map(_shown, undo))))
+        do, later, undo = (
+            tuple(map(_shown, render_steps(steps, variables, dry=True))) for steps in (how.do, how.later, how.undo)
+        )
+        if later:
+            after_ns = int(render_word(how.later_after, variables))
+            later = (f"after {format_ns(after_ns)}:", *later)
+        changes.append(replace(change, commands=do, later=later, undo=undo))
     return FaultPlan(name, mechanism, config, capabilities.marker, tuple(changes), facts)
 
 
