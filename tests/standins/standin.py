@@ -1,6 +1,6 @@
 """Doubles of the tools of gear that nobody here has: one program that is any of them, with state in a JSON file.
 
-``standin.py TOOL ARG…`` answers as TOOL does on a node whose state is the file named by ``GENIE_STANDIN_STATE``: it
+Called as TOOL it answers as TOOL does on a node whose state is the file named by ``GENIE_STANDIN_STATE``: it
 prints what the real tool prints, changes what it changes, and fails as it fails. `install` makes a folder of
 executables of the tools' own names for a PATH. The behaviour comes from the sources named in each module; the docs call
 everything that is tested with these "stand-in", never "hardware".
@@ -33,6 +33,9 @@ class Failed(Exception):
         self.err, self.code, self.out = err, code, out
 
 
+_START = "import sys; sys.path.insert(0, sys.argv[1]); import standin; sys.exit(standin.main(*sys.argv[2:]))"
+"""Imported rather than run, so that Python keeps it compiled: a test runs hundreds of these."""
+
 Tool = Callable[[State, list[str]], str]
 
 
@@ -63,8 +66,8 @@ def install(folder: Path, state: State) -> Path:
     for name in tools_of(state["platform"]):
         tool = bin_dir / name
         tool.write_text(
-            f"#!/bin/sh\n{STATE_VARIABLE}=${{{STATE_VARIABLE}:-{path}}} exec {sys.executable} -ES {__file__} {name} "
-            '"$@"\n',
+            f"#!/bin/sh\n{STATE_VARIABLE}=${{{STATE_VARIABLE}:-{path}}} exec {sys.executable} -ES -c '{_START}' "
+            f'{Path(__file__).parent} {name} "$@"\n',
             encoding="utf-8",
         )
         tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
@@ -95,14 +98,14 @@ def _due_failure(state: State, tool: str, argv: list[str]) -> Mapping[str, Any] 
     return None
 
 
-def main(tool: str, argv: list[str]) -> int:
+def main(tool: str, *words: str) -> int:
     """Run one command against the state file, exclusively."""
     with Path(os.environ[STATE_VARIABLE]).open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         state = json.load(file)
         code = 0
         try:
-            sys.stdout.write(call(state, tool, argv))
+            sys.stdout.write(call(state, tool, list(words)))
         except Failed as failed:
             sys.stdout.write(failed.out)
             sys.stderr.write(failed.err)
@@ -111,8 +114,3 @@ def main(tool: str, argv: list[str]) -> int:
         file.truncate()
         json.dump(state, file)
     return code
-
-
-if __name__ == "__main__":
-    sys.modules["standin"] = sys.modules["__main__"]
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
