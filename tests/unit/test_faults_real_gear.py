@@ -223,6 +223,7 @@ def mount_namespace(tmp_path_factory: pytest.TempPathFactory) -> None:
         pytest.skip("no mount namespace can be had")
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_fault_lives_and_leaves_nothing(case: Case, tmp_path: Path) -> None:
     gear = Gear(tmp_path / "gear", MAKERS[case.platform]() | dict(case.also))
@@ -331,6 +332,7 @@ def firmware(state: State) -> State:
     return state
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("role", "platform", "state", "parameters", "said"),
     [
@@ -361,6 +363,7 @@ def test_what_does_not_fit_is_refused_before_it_is_touched(
     assert read_journal(tmp_path / "j").entries == ()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("layout", ["ofed", "ofed-old", "upstream", "none"])
 @pytest.mark.parametrize("role", ["host_ecn", "host_cnp"])
 def test_the_drivers_paths_are_looked_for_and_not_assumed(role: str, layout: str, tmp_path: Path) -> None:
@@ -422,6 +425,7 @@ def failing(tool: str, *words: str, **more: Any) -> dict[str, Any]:
     return {"tool": tool, "words": list(words), "stderr": f"{tool} broke down", **more}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("role", "platform", "failure", "parameters"),
     [
