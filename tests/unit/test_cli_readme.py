@@ -1,10 +1,11 @@
-"""What README.md shows is true: its links lead somewhere and its commands compose."""
+"""What README.md shows is true: its links lead somewhere and its commands compose; every page and recipe is listed."""
 
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from genie.argv import parse
 from genie.compose import compose
@@ -15,7 +16,7 @@ from genie.schema import DEFAULT_FILES, TOP_LEVEL_KEYS, parse_config
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 COMMANDS = sorted(set(re.findall(r"^genie [^#\n|]+|(?<=`)genie [^`]+", README, re.M)))
-SUB_COMMANDS = ("doctor", "report", "trace", "revert", "version", "--help")
+SUB_COMMANDS = ("doctor", "report", "trace", "revert", "version", "--help", "faults")
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)|`(genie/[\w/]+\.py)`", README))))
@@ -44,6 +45,21 @@ def test_configuration_page_lists_every_choice_and_key() -> None:
         assert set(re.findall(r"`(\w+)`", row.split("|")[3])) == set(summaries(group, [conf_dir()]))
     for key in TOP_LEVEL_KEYS:
         assert f"| `{key}" in text
+
+
+def test_the_index_has_every_page_and_every_link_leads_somewhere() -> None:
+    pages = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    linked = set(re.findall(r"\]\((\w[\w-]*\.md)\)", pages["README.md"]))
+    assert linked == set(pages) - {"README.md"}
+    for name, text in pages.items():
+        for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text):
+            assert (ROOT / "docs" / target).exists(), f"{name}: {target}"
+
+
+def test_the_page_of_faults_has_a_line_for_every_recipe() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| \[?(\w+)\b", (ROOT / "docs" / "faults.md").read_text(), re.M))
+    roles = {path.stem: yaml.safe_load(path.read_text())["role"] for path in (ROOT / "conf/fault").glob("*.yaml")}
+    assert {name: rows.get(name) for name in roles} == roles
 
 
 def test_the_fault_file_of_the_configuration_page_works(tmp_path: Path) -> None:
