@@ -39,6 +39,10 @@ from genie.units import format_bytes, parse_ns
 NEEDED_PROGRAMS = ("genie-agent", "genie-port")
 FAULT_PROGRAMS = ("genie-warden", "genie-load")
 DEPLOY_TIMEOUT_S = 300
+GRACE_S = 120
+"""From the end of a run's programs by the time limit to the end of its lease: for bringing the files here."""
+
+TIMED_OUT = 124  # what timeout(1) ends with
 _LEAST_SAMPLE_INTERVAL_NS = 100_000
 _ROOM_BYTES = 16 << 20
 """Beside the programs: records of a short run. A rank whose events find no room says so when it loads its program."""
@@ -76,7 +80,7 @@ class InventoryFabric:
         self._leases: Leases | None = None
         self._sampler: HostSamplers | None = None
         self._clocks: dict[str, HostClock] = {}
-        self._spawned = 0
+        self._processes: list[SshProcess] = []
         self._folders: dict[Path, str] = {}
         self._used: dict[Path, set[str]] = {}
         self._notes: list[str] = []
@@ -185,7 +189,9 @@ class InventoryFabric:
             self._look_again(self._links)
             self._deploy()
             scripts = {
-                entry.name: lease_script(self._run_id, self.state_dir(entry.name), entry.state_dir, self._limit_s)
+                entry.name: lease_script(
+                    self._run_id, self.state_dir(entry.name), entry.state_dir, self._limit_s + GRACE_S
+                )
                 for entry in self._linux
             }
             self._leases = Leases(self._links, scripts, self._run_dir / "log")
@@ -322,6 +328,9 @@ class InventoryFabric:
                 sampler.wait(_SAMPLER_PATIENCE_S)
             except RunAborted as error:
                 self._log_and_tell(error.message)
+        late = sorted({process.host for process in self._processes if process.poll() == TIMED_OUT})
+        if late and self._links is not None:
+            self._log_and_tell(f"the time limit (fabric.time_limit={self._config.time_limit}) ended {', '.join(late)}")
         links, self._links = self._links, None
         leases, self._leases = self._leases, None
         if links is None:
@@ -356,11 +365,12 @@ class InventoryFabric:
 
     def _spawn(self, node: str, argv: Sequence[str], stdin: bytes | None, log: Path, folder: str) -> SshProcess:
         self._check_node(node)
-        self._spawned += 1
-        pid_file = f"{self.state_dir(node)}/pids/{self._spawned}"
-        return self._built().spawn(
+        pid_file = f"{self.state_dir(node)}/pids/{len(self._processes)}"
+        process = self._built().spawn(
             node, argv, pid_file=pid_file, limit_s=self._limit_s, folder=folder, log=log, stdin=stdin
         )
+        self._processes.append(process)
+        return process
 
     def _check_node(self, node: str) -> None:
         if node not in {entry.name for entry in self._linux}:

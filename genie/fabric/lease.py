@@ -71,6 +71,7 @@ while [ "$(date +%s)" -lt "$end" ]; do
   if [ "$byte" = q ]; then why=asked; break; fi
   if [ "$byte" != k ]; then break; fi
 done
+if [ "$(date +%s)" -ge "$end" ]; then echo limit; fi
 if [ $why = lost ]; then exec </dev/null >/dev/null 2>&1; fi
 for f in "$s"/pids/*; do
   p=$(cat "$f" 2>/dev/null) || continue
@@ -174,10 +175,6 @@ class Leases:
             for process in list(self._processes.values()):
                 process.write(b"k")
 
-    def lost(self) -> tuple[str, ...]:
-        """Hosts whose lease has ended: rebooted, out of reach, or past the time limit."""
-        return tuple(host for host, process in self._processes.items() if process.poll() is not None)
-
     def end(self, say: Callable[[str], None]) -> None:
         """Give every host back and see that nothing is left; what is, and who did not answer, goes to ``say``."""
         self._stop.set()
@@ -194,14 +191,20 @@ class Leases:
             except RunAborted:
                 say(f"{host} did not say within {_END_TIMEOUT_S:g} s that it has removed the run's files")
                 continue
-            said = self._said(host)
-            if said[-1:] != ["clean"] and any(line == "ready" for line in said):
-                kept = next((line for line in said if line.startswith("kept ")), "")
-                say(
-                    f"{host}: faults' folders were kept: {kept.removeprefix('kept ')}"
-                    if kept
-                    else f"{host} was lost; it removes the run's files by itself within {PATIENCE_S} s of that"
-                )
+            if words := _how_it_ended(self._said(host)):
+                say(f"{host}{words}")
+
+
+def _how_it_ended(said: list[str]) -> str:
+    """What a lease has left or missed, as the end of a sentence about its host; "" where all is well."""
+    if "limit" in said:
+        return " ended the run there: the time limit (fabric.time_limit) had passed"
+    if said[-1:] == ["clean"] or "ready" not in said:
+        return ""
+    kept = next((line.removeprefix("kept ") for line in said if line.startswith("kept ")), "")
+    if kept:
+        return f": faults' folders were kept: {kept}"
+    return f" was lost; it removes the run's files by itself within {PATIENCE_S} s of that"
 
 
 def _why(said: list[str], code: int | None) -> str:

@@ -26,6 +26,7 @@ from genie.fabric.base import Completed
 
 CONNECT_TIMEOUT_S = 10
 _POLL_S = 0.02
+_ENDING_S = 0.3
 _PREFIX = "genie-ssh-"
 _CLIENT_MARGIN_S = 5.0
 _LEAST_SIGNAL_STATUS, _MOST_SIGNAL_STATUS = 129, 192  # what a shell makes of a program that a signal ended
@@ -69,7 +70,7 @@ class SshProcess:
 
     def __init__(self, links: SshLinks, host: str, client: subprocess.Popen[bytes], pid_file: str) -> None:
         self._links = links
-        self._host = host
+        self.host = host
         self._client = client
         self._pid_file = pid_file
 
@@ -96,11 +97,12 @@ class SshProcess:
 
     def kill(self) -> None:
         """SIGKILL to the program and all that it started in its group; a no-op once it ended."""
-        if self._client.poll() is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._client.wait(_ENDING_S)  # it may well be at its end, and only the word of it under way
             return
         script = f"p=$(cat {shlex.quote(self._pid_file)}) && {{ kill -9 -- -$p || kill -9 $p; }}"
         with contextlib.suppress(RunAborted):  # a host that is out of reach ends it by itself (its lease)
-            self._links.run(self._host, script, timeout_s=5.0)
+            self._links.run(self.host, script, timeout_s=5.0)
         try:
             self._client.wait(2.0)
         except subprocess.TimeoutExpired:
@@ -118,7 +120,7 @@ class SshProcess:
         try:
             return _exit_code(self._client.wait(timeout_s))
         except subprocess.TimeoutExpired as error:
-            raise RunAborted(f"a program on {self._host} did not end within {timeout_s} s") from error
+            raise RunAborted(f"a program on {self.host} did not end within {timeout_s} s") from error
 
 
 def _exit_code(code: int) -> int:

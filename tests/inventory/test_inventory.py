@@ -313,3 +313,12 @@ def test_clean_removes_what_runs_have_left_and_nothing_else(lab, tmp_path):
         assert lab["m0"].run("ls /run/genie").split() == ["somebodys"]
     finally:
         lab["m0"].run("rmdir /run/genie/somebodys")
+
+
+def test_the_time_limit_ends_a_run_and_is_named(lab, tmp_path):
+    code, words, folder = run(
+        tmp_path, lab.inventory(hosts=FOUR[:2]), *LONG[:1], "workload.ranks=2", "fabric.time_limit=8s"
+    )
+    assert code == 4, words
+    assert re.search(r"the time limit \(fabric.time_limit=8s\) ended m[01]", words), words
+    assert all(len(RunDir.open(folder).events(rank).records) > 0 for rank in range(2))
