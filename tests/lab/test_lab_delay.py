@@ -1,4 +1,4 @@
-"""The role port_delay on a kernel that has netem: made, read back, put back exactly; what it does not understand stays."""
+"""The role port_delay on a kernel with netem: made, read back, put back exactly; a foreign filter stays."""
 
 import json
 import subprocess
@@ -64,7 +64,8 @@ def test_what_was_there_comes_back_and_twice_is_once(task, shell, wire, before):
 
 
 def test_a_foreign_filter_is_refused_and_left_alone(task, shell):
-    foreign = "tc qdisc add dev wire0 clsact && tc filter add dev wire0 ingress pref 3 protocol ip u32 match u32 0 0 action ok"
+    own = "tc filter add dev wire0 ingress pref 3 protocol ip u32 match u32 0 0 action ok"
+    foreign = f"tc qdisc add dev wire0 clsact && {own}"
     assert shell(foreign)[0] == 0
     found = look(shell)
     with pytest.raises(RunAborted, match="filters expected none, found u32"):
@@ -78,7 +79,8 @@ def test_jitter_keeps_packets_in_order(task, shell, wire):
     life.act(task, shell)
     listen = """
 import json, socket
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", 5300)); s.settimeout(20); print("listening", flush=True)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", 5300)); s.settimeout(20)
+print("listening", flush=True)
 print(json.dumps([int(s.recv(64)) for _ in range(200)]))
 """
     send = """
