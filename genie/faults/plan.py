@@ -68,8 +68,8 @@ class Change:
     behalf of ``target``: the faulted port, number ``index`` of the topology, or the node.
 
     ``values``: the parameters as numbers for this target (``rate_bps`` on the wire, ``ratio_ppb``, …). ``commands``,
-    ``later`` and ``undo`` are shell text as the role runs it, for people. ``platform`` is a file's stem in the role. ``links``: the
-    cables at the node, of a fault of nodes.
+    ``later`` and ``undo`` are shell text as the role runs it, for people. ``platform`` is a file's stem in the role.
+    ``links``: the cables at the node, of a fault of nodes.
     """
 
     target: str

@@ -255,7 +255,7 @@ class FaultOutcome:
     machine, in order; an end of None: not ended within the run. ``start_mono_ns`` is the first start (None: never in
     effect), ``end_mono_ns`` the last end. ``state`` is "in_effect", "not_exercised" or "not_in_effect"
     (docs/faults.md). ``twin_counter`` names a fabric total (``ce_marked``) that must be above 0 in the *healthy* twin
-    for this fault to mean anything: if the healthy run was not marked either, marking switched off switches off nothing.
+    for this fault to mean anything: if it was not marked either, marking switched off switches off nothing.
     """
 
     name: str

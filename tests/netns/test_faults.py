@@ -189,8 +189,8 @@ def test_a_foreign_shaper_is_refused_before_anything_is_changed(
     faults = session(fabric, planned(fabric, topology, slow=slow("tier=host")), tmp_path)
     with pytest.raises(RunAborted) as caught:
         faults.apply()
-    assert "fault slow on h2, phase prepare: cannot be applied: switch0: kind expected tbf, found bfifo" in str(caught.value)
-    assert "bfifo" in str(caught.value)
+    refused = "fault slow on h2, phase prepare: cannot be applied: switch0: kind expected tbf, found bfifo"
+    assert refused in str(caught.value)
     assert state(fabric, topology) == before
     assert {entry.how for entry in read_journal(faults.journal_path).entries} <= {"reverted"}
     assert read_journal(faults.journal_path).opened == ()
@@ -232,7 +232,8 @@ def test_half_an_apply_is_reverted_before_the_error_is_told(
     first, second = plans[0].changes
     broken = replace(plans[0], changes=(first, replace(second, values={"rate_bps": 0})))
     faults = session(fabric, (broken,), tmp_path)
-    with pytest.raises(RunAborted, match=r"fault slow on switch0, phase act: the change could not be made: genie-warden: do tc"):
+    refused = "fault slow on switch0, phase act: the change could not be made: genie-warden: do tc"
+    with pytest.raises(RunAborted, match=refused):
         faults.apply()
     assert state(fabric, topology) == before
     assert {entry.state for entry in read_journal(faults.journal_path).entries} == {"closed"}
