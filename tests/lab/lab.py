@@ -32,6 +32,9 @@ from monitor import qmp
 from parts import LabError
 
 KEEPER = Path(__file__).resolve().parent / "keeper.py"
+LONGEST_RUN = 75
+"""A Unix socket's path holds 107 bytes; ssh makes one of `vm1.ssh.` and 16 letters."""
+
 FILES = ("lab.json", "hosts.yml", "ssh_config", "known_hosts", "user_key", "user_key.pub")
 
 
@@ -232,7 +235,9 @@ def write_access(run: Path, state: list[dict[str, Any]], rate_mbps: int) -> None
 
 
 def _prepare(run: Path) -> None:
-    """An empty folder that only this user can read, with nothing of an earlier lab."""
+    """Make it an empty folder that only this user can read, with nothing of an earlier lab."""
+    if len(str(run)) > LONGEST_RUN:
+        raise LabError(f"{run} is too long a name for sockets in it; name another folder with --run")
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     if run.stat().st_uid != os.getuid():
         raise LabError(f"{run} belongs to another user; name a folder of your own with --run")

@@ -70,6 +70,19 @@ def test_both_machines_run_the_kernel_that_was_downloaded(lab):
         assert said == [lab.state["kernel"], name, "0"]
 
 
+def test_a_user_finds_the_lab_by_its_folder(lab):
+    def command(*words):
+        argv = [sys.executable, str(HERE / "command.py"), "--run", str(lab.run), *words]
+        return subprocess.run(argv, capture_output=True, text=True)
+
+    assert f"lab: up, Linux {lab.state['kernel']}" in command("status").stdout
+    assert command("ssh", "vm2", "hostname", "&&", "uname", "-r").stdout.split() == ["vm2", lab.state["kernel"]]
+    assert "genie-lab: ready" in command("console", "vm1").stdout
+    again = command("up")
+    assert again.returncode == 3
+    assert "a lab is up in" in again.stderr
+
+
 def test_the_hosts_files_are_seen_but_cannot_be_changed(lab, tmp_path):
     probe = f"genie-lab-{os.getpid()}"
     assert lab.output("vm1", "sh", "-c", f"touch /usr/{probe} && ls /usr/{probe}").strip() == f"/usr/{probe}"
