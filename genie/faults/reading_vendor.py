@@ -270,7 +270,10 @@ def _bits(text: str, names: Mapping[str, int]) -> int:
 def _hash(text: str, code: int) -> dict[str, str]:
     """What ``sonic-db-cli … HGETALL`` prints: a Python dictionary of strings, ``{}`` where there is no such key."""
     _must_succeed(text, code)
-    found = ast.literal_eval(text.strip())
+    try:
+        found = ast.literal_eval(text.strip())
+    except SyntaxError:
+        raise ValueError("no dictionary") from None
     if not isinstance(found, dict):
         raise ValueError(f"expected a dictionary, found {type(found).__name__}")
     return {str(key): str(value) for key, value in found.items()}
@@ -301,7 +304,6 @@ def sonic_queue(text: str, code: int, variables: Mapping[str, Any]) -> dict[str,
     return {
         "queue": fields,
         "wred_profile": profile,
-        "own_profile": own,
         "own_reference": f"[WRED_PROFILE|{own}]" if profile.startswith("[") else own,
     }
 
@@ -352,7 +354,6 @@ def sonic_qos_map(text: str, code: int, variables: Mapping[str, Any]) -> dict[st
         "pfc_enable": fields.get("pfc_enable", ""),
         "pfc_on": str(_priority(variables)) in enabled,
         "scheduler": fields.get("scheduler", ""),
-        "own_scheduler": own,
         "own_reference": f"[SCHEDULER|{own}]" if bracketed else own,
     }
 
@@ -417,7 +418,6 @@ def sonic_priority_group(text: str, code: int, variables: Mapping[str, Any]) -> 
             "profile": fields["profile"],
             "dynamic_th": alpha,
             "profile_words": [word for name, value in small.items() for word in (name, value)],
-            "own_profile": own,
             "own_reference": f"[BUFFER_PROFILE|{own}]" if fields["profile"].startswith("[") else own,
             "is_own": fields["profile"].strip("[]").rpartition("|")[2] == own,
         }
@@ -461,8 +461,7 @@ def nvue_pending(text: str, code: int, variables: Mapping[str, Any]) -> dict[str
 def nvue_profile(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
     """``nv show interface X qos congestion-control --applied -o json``: the profile of the port; "" is the global."""
     _must_succeed(text, code)
-    own = f"genie_{variables['fault']}_{variables['port']['interface']}".replace("_", "-")
-    return {"profile": str(json.loads(text).get("profile", "")), "own_profile": own}
+    return {"profile": str(json.loads(text).get("profile", ""))}
 
 
 def nvue_congestion(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -483,7 +482,7 @@ def nvue_congestion(text: str, code: int, variables: Mapping[str, Any]) -> dict[
 def eos_running(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
     """``show running-config interfaces X``: the lines of the interface, and of its transmit queue for the priority.
 
-    A line that is not there is "": the undo then says ``no`` or ``default``.
+    ``X_line`` is "" where there is no such line; ``X_back`` is what puts it back, ``no …`` where there was none.
     """
     _must_succeed(text, code)
     lines: list[str] = []
@@ -501,16 +500,21 @@ def eos_running(text: str, code: int, variables: Mapping[str, Any]) -> dict[str,
                 queue.append(line)
     pfc = f"priority-flow-control priority {_priority(variables)} no-drop"
     ecn = _starting(queue, "random-detect ecn ")
+    found = {
+        "mtu": _starting(lines, "mtu "),
+        "speed": _starting(lines, "speed "),
+        "shape": _starting(lines, "shape rate "),
+        "ecn": ecn,
+        "pfc": pfc if pfc in lines else "",
+        "shutdown": "shutdown" if "shutdown" in lines else "",
+    }
+    absent = {"shape": "shape rate", "ecn": "random-detect ecn", "pfc": pfc.removesuffix(" no-drop")}
     return {
         **_eos_thresholds(ecn, variables["port"]),
+        **{f"{key}_line": line for key, line in found.items()},
+        **{f"{key}_back": line or f"no {absent.get(key, key)}" for key, line in found.items()},
         "lines": sorted(lines),
-        "shutdown": "shutdown" in lines,
-        "mtu_line": _starting(lines, "mtu "),
-        "speed_line": _starting(lines, "speed "),
-        "shape_line": _starting(lines, "shape rate "),
-        "ecn_line": ecn,
         "pfc_on": pfc in lines,
-        "pfc_line": pfc if pfc in lines else "",
     }
 
 

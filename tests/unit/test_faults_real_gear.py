@@ -34,6 +34,7 @@ from genie.faults import life, safety, warden
 from genie.faults.config import FaultConfig, WindowConfig
 from genie.faults.journal import read_journal
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
+from genie.faults.reading_vendor import VENDOR_PARSERS
 from genie.faults.recipe import load_mechanism, load_platform, roles
 from genie.faults.session import FaultSession
 from genie.topology.model import Ecn, Link, Node, Port, PortModel, Topology
@@ -691,3 +692,21 @@ def test_one_tool_that_breaks_takes_back_every_fault_of_the_session(fabric: Gear
         session.apply()
     assert fabric.configurations() == before
     assert read_journal(tmp_path / "journal").opened == ()
+
+
+# ---- what tools print ---------------------------------------------------------------------------------------------
+
+PORT = {"interface": "X", "rate_bps": 10**9, "own_bps": 4 * 10**9, "limit_bytes": 1, "ratio_ppb": 1, "kmin_bytes": 1}
+
+
+@pytest.mark.parametrize("name", sorted(VENDOR_PARSERS))
+@pytest.mark.parametrize("text", ["", "\n", "no such device", "{}", "[]", '{"a": 1}', "1\n2\n3"])
+def test_a_tool_that_failed_is_never_read(name: str, text: str) -> None:
+    with pytest.raises((ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration)):
+        VENDOR_PARSERS[name](text, 1, {"port": PORT, "fault": "f"})
+
+
+@pytest.mark.parametrize("name", sorted(set(VENDOR_PARSERS) - {"pause_counters", "sonic_oper", "eos_running"}))
+def test_what_says_nothing_of_the_object_is_refused(name: str) -> None:
+    with pytest.raises((ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration)):
+        VENDOR_PARSERS[name]("Warning: something else altogether", 0, {"port": PORT, "fault": "f"})
