@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -42,6 +43,7 @@ DEPLOY_TIMEOUT_S = 300
 GRACE_S = 120
 """From the end of a run's programs by the time limit to the end of its lease: for bringing the files here."""
 
+_LOST = 255  # what ssh ends with where it loses its host
 TIMED_OUT = 124  # what timeout(1) ends with
 _LEAST_SAMPLE_INTERVAL_NS = 100_000
 _ROOM_BYTES = 16 << 20
@@ -49,6 +51,7 @@ _ROOM_BYTES = 16 << 20
 
 _COLLECT_TIMEOUT_S = 600.0
 _SAMPLER_PATIENCE_S = 5.0
+_COUNTERS_TIMEOUT_S = 10.0
 _GAUGES = {"backlog_bytes", "backlog_packets"}
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _ANSIBLE_PROGRAM = (
@@ -406,24 +409,33 @@ class InventoryFabric:
         return [word for *_, index in self._own_ports(node) for word in ("--port", f"/proc/self/ns/net:{index}")]
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """Node counters as in ``nstat``, a host's CPU ticks, and port counters by port name."""
+        """Node counters as in ``nstat``, a host's CPU ticks, and port counters by port name.
+
+        A host that does not answer has none, and is told of; its rank has more to say about it.
+        """
         links = self._built()
         readable = [entry.name for entry in self._linux if links.is_open(entry.name)]
         result: dict[str, dict[str, int]] = {}
         with ThreadPoolExecutor(16) as pool:
             for counted in pool.map(self._count, readable):
-                result.update(counted)
+                if isinstance(counted, str):
+                    self._log_and_tell(counted)
+                else:
+                    result.update(counted)
         return result
 
-    def _count(self, node: str) -> dict[str, dict[str, int]]:
+    def _count(self, node: str) -> dict[str, dict[str, int]] | str:
         own_ports = self._own_ports(node) if self._facts[node].uid == 0 else []  # reading queues takes root
         argv = [self._bin(node, "genie-port"), "read", *self._port_argv(node)]
         read = shlex.join(argv) if own_ports else "echo '{\"ports\": []}'"
         files = " ".join((*parse.SNMP_FILES, parse.SOFTNET_FILE))
         script = f"for f in {files}; do cat $f; echo; echo ==; done; head -n 1 /proc/stat; echo ==; {read}"
-        done = self._built().run(node, script)
+        try:
+            done = self._built().run(node, script, timeout_s=_COUNTERS_TIMEOUT_S)
+        except RunAborted as error:
+            return f"counters of {node} were not read: {error.message}"
         if done.returncode != 0:
-            raise RunAborted(f"counters of {node} could not be read: {done.stderr.strip()[-300:]}")
+            return f"counters of {node} were not read: {done.stderr.strip()[-300:]}"
         snmp, netstat, softnet, stat, said = done.stdout.split("==\n", 4)
         own = parse.parse_snmp(snmp.strip()) | parse.parse_snmp(netstat.strip()) | parse.parse_softnet(softnet.strip())
         ticks = [int(word) for word in stat.split()[1:9]]
@@ -455,22 +467,28 @@ class InventoryFabric:
         self._sampler = HostSamplers(self, path, folder, started) if started else None
         return self._sampler
 
-    def gather_samples(self, path: Path, folder: Path, hosts: Sequence[str]) -> None:
-        """Bring the samples of ``hosts`` and merge them into ``path``. Raises RunAborted naming whose are missing."""
+    def gather_samples(self, path: Path, folder: Path, hosts: Sequence[str]) -> bool:
+        """Bring the samples of ``hosts`` and merge them into ``path``; says whose are missing, and gives False then."""
         folder.mkdir(exist_ok=True)
-        self.collect(folder)
-        parts = []
-        for host in hosts:
-            own = folder / f"ports-{host}.smp"
-            if own.is_file():
-                parts.append(HostSamples(host, own, [number for number, *_ in self._own_ports(host)]))
+        whole = True
+        try:
+            self.collect(folder)
+        except RunAborted as error:
+            whole = False
+            self._log_and_tell(f"queue samples: {error.message}")
+        files = {host: folder / f"ports-{host}.smp" for host in hosts}
+        parts = [
+            HostSamples(host, file, [number for number, *_ in self._own_ports(host)])
+            for host, file in files.items()
+            if file.is_file()
+        ]
         try:
             merge_samples(parts, self._clocks, len(self.topology.ports), path)
         except GenieError as error:
-            raise RunAborted(error.message) from error
-        for part in parts:
-            part.path.unlink()
-        folder.rmdir()
+            whole = False
+            self._log_and_tell(error.message)
+        shutil.rmtree(folder, ignore_errors=True)
+        return whole
 
     # -- files --------------------------------------------------------------------------------------------------
 
@@ -542,7 +560,10 @@ class HostSamplers:
             process.close_stdin()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """The first exit code that is not 0, else 0, once all have ended and ``ports.smp`` is here."""
+        """The first exit code that is not 0, else 0, once all have ended and ``ports.smp`` is here.
+
+        A host whose samples could not be brought counts as one whose sampler failed; the others' are kept.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         codes = [
             process.wait(None if deadline is None else max(0.1, deadline - time.monotonic()))
@@ -550,7 +571,8 @@ class HostSamplers:
         ]
         if not self.merged:
             self.merged = True
-            self._fabric.gather_samples(self._path, self._folder, list(self._processes))
+            if not self._fabric.gather_samples(self._path, self._folder, list(self._processes)):
+                codes.append(_LOST)
         return next((code for code in codes if code), 0)
 
 

@@ -219,9 +219,8 @@ class SshLinks:
             if out is not None:
                 out.close()
         if done.returncode == 255 and not self.is_open(host):
-            raise RunAborted(
-                f"the connection to {host} was lost: {self.words(host) or done.stderr.decode(errors='replace').strip()}"
-            )
+            words = self.words(host) or "it does not answer any more"
+            raise RunAborted(f"the connection to {host} was lost: {words}")
         said = b"" if done.stdout is None else done.stdout
         return Completed(
             host,

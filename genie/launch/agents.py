@@ -75,6 +75,7 @@ class Agents:
         self._log = log
         self._controller = Controller(self._token, watch=self._watch, log=log)
         self._racing = False
+        self._failed = False
         self._ending = False
 
     def __enter__(self) -> Agents:
@@ -91,7 +92,7 @@ class Agents:
         try:
             self._fabric.collect(self._directory)  # event files come here however the run ended
         except RunAborted as lost:
-            if error is None:
+            if error is None and not self._failed:
                 raise
             self._log(lost.message)  # what ended the run stands before files that were lost with it
 
@@ -134,6 +135,7 @@ class Agents:
         self._controller.start(start_mono_ns, offsets)
         on_start(start_mono_ns, {host: offset.correction_ns for host, offset in offsets.items()})
         outcome = self._controller.wait_done(timeout_s, on_progress, silence_s=self._silence_s)
+        self._failed = not outcome.ok
         after = self._look_again() if self._fabric.control_address and outcome.ok else {}
         clocks = Clocks(start_mono_ns, {host: HostClock(look, after.get(host)) for host, look in offsets.items()})
         self._fabric.learn_clocks(clocks.hosts)
@@ -159,7 +161,7 @@ class Agents:
         try:
             code = self._processes[host].wait(_EXIT_PATIENCE_S)
         except RunAborted:
-            return f"the agent on {host} closed its connection to the controller"
+            return f"the connection to the agent on {host} was lost"
         return f"the agent on {host} {ending(code)}"
 
     def _watch(self) -> None:
