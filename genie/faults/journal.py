@@ -89,12 +89,14 @@ class Entry:
 class JournalState:
     """All that a journal says. ``torn_lines`` counts records cut short by a crash while they were written.
 
-    ``owner`` is the latest process that took charge; None where none said so.
+    ``owner`` is the latest process that took charge; None where none said so. ``ended``: it said that it changes
+    nothing (more); a process that was killed before its first intent could not.
     """
 
     entries: tuple[Entry, ...] = ()
     torn_lines: int = 0
     owner: Owner | None = None
+    ended: bool = False
     opened: tuple[Entry, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -148,6 +150,10 @@ class Journal:
         """The changes are undone, and it was verified; ``how`` says by what ("reverted", "fabric gone by itself")."""
         self._append({"kind": "closed", "id": entry.intent.id, "how": how} for entry in entries)
 
+    def end(self, how: str) -> None:
+        """Say that whoever took charge last changes nothing (more)."""
+        self._append([{"kind": "closed", "id": "", "how": how}])  # of no entry, so that older readers pass it over
+
     def _append(self, records: Iterable[Mapping[str, object]]) -> None:
         stamp = {"v": VERSION, "mono_ns": time.monotonic_ns(), "real_ns": time.time_ns()}
         lines = "".join(json.dumps({**stamp, **record}, sort_keys=True) + "\n" for record in records).encode()
@@ -189,6 +195,7 @@ def read_journal(path: Path) -> JournalState:
     entries: dict[str, Entry] = {}
     owner: Owner | None = None
     torn = 0
+    ended = False
     for line in raw.split(b"\n"):
         if not line:
             continue
@@ -199,6 +206,7 @@ def read_journal(path: Path) -> JournalState:
         if record["v"] != VERSION:
             raise ValueError(f"{path}: a journal of version {record['v']}, this GENIE reads version {VERSION}")
         if record["kind"] == "owner":
+            ended = False
             owner = Owner(
                 str(record["host"]),
                 str(record["boot_id"]),
@@ -206,9 +214,11 @@ def read_journal(path: Path) -> JournalState:
                 _number(record["start_ticks"]),
                 str(record["fabric"]),
             )
+        elif record["kind"] == "closed" and not record["id"]:
+            ended = True
         else:
             _fold(entries, record)
-    return JournalState(tuple(entries.values()), torn, owner)
+    return JournalState(tuple(entries.values()), torn, owner, ended)
 
 
 def _parse(line: bytes) -> dict[str, object] | None:

@@ -59,6 +59,10 @@ def settle(path: Path) -> Outcome:
     except (OSError, ValueError) as error:
         raise GenieError(f"{path}: cannot be read as a journal of faults: {error}") from error
     open_count = len(state.opened)
+    if _died_early(state):
+        with Journal(path) as journal:
+            journal.end("settled")
+        return Outcome(path, "closed", 0, "its runner died before it changed anything")
     if not open_count:
         return Outcome(path, "clean", 0, "nothing was left open")
     owner = state.owner
@@ -99,6 +103,7 @@ def left_open(out: Path, fabric: Fabric, nodes: Iterable[str]) -> tuple[str, ...
     return tuple(
         f"{path.parent} ended with {_what(state)} open; it is put back before this run begins"
         for path, state in _dead_on(out, fabric, nodes)
+        if state.opened
     )
 
 
@@ -141,7 +146,7 @@ def _dead_on(out: Path, fabric: Fabric, nodes: Iterable[str]) -> Iterator[tuple[
         except (OSError, ValueError):
             continue  # `genie revert` names it; a run has no reason to fail at the files of another
         owner = state.owner
-        if owner is None or owner.fabric != fabric.name or not state.opened:
+        if owner is None or owner.fabric != fabric.name or not (state.opened or _died_early(state)):
             continue
         if owner.host == socket.gethostname() and is_alive(owner):
             continue
@@ -158,13 +163,13 @@ def _places(fabric: Fabric, nodes: Iterable[str]) -> frozenset[str]:
 
 
 def _places_of(path: Path, state: JournalState) -> frozenset[str]:
-    opened = {entry.intent.node for entry in state.opened}
+    opened = {entry.intent.node for entry in state.opened}  # none where it died before its first intent
     if not (path.parent / OPERATION_FILE).is_file():
         return frozenset(_place(node, {}) for node in opened)
     from genie.faults.operation import read_operation
 
     nodes = read_operation(path.parent).nodes
-    return frozenset(_place(node.name, node.ansible) for node in nodes if node.name in opened)
+    return frozenset(_place(node.name, node.ansible) for node in nodes if node.name in opened or not opened)
 
 
 def _place(node: str, variables: Mapping[str, str]) -> str:
@@ -188,6 +193,13 @@ def _what(state: JournalState) -> str:
 
 
 # -- one journal --------------------------------------------------------------------------------------------------
+
+
+def _died_early(state: JournalState) -> bool:
+    """Whether its process was killed when it had changed nothing yet, and nobody has said so."""
+    if state.owner is None or state.entries or state.ended or state.owner.host != socket.gethostname():
+        return False
+    return not is_alive(state.owner)
 
 
 def _put_back(path: Path, state: JournalState) -> Outcome:

@@ -8,6 +8,7 @@ CLOCK_MONOTONIC ns of the controller, for the shaded windows of the timeline.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from genie import paths
 from genie.errors import RunAborted
-from genie.fabric.base import Completed, Fabric
+from genie.fabric.base import Fabric
 from genie.faults import warden
 from genie.faults.ansible_job import python_path
 from genie.faults.change import State, parse_state, reading_line, render_argv, render_reads, split_reading
@@ -33,6 +34,7 @@ APPLY_PHASES = ("prepare", "act")
 REVERT_PHASES = ("revert",)
 JOB_TIMEOUT_S = 90.0
 _REVERT_ATTEMPTS = 2
+_WARDENS_TIME_NS = 2_000_000_000  # beyond the time limit: for wardens to undo, and to have answered to arming
 TOOLS = ("genie-port", "genie-agent", "genie-load")
 DEFAULT_TTL_NS = 600_000_000_000
 PACKAGE_ROOT = Path(paths.__file__).resolve().parent.parent
@@ -115,6 +117,7 @@ class FaultSession:
         self._ended: dict[str, list[str]] = {}  # fault → sentences about wardens that had ended before we came
         self._told: dict[str, str] = {}  # fault with a window in iterations → "open", "close": what was told last
         self._clock_offsets_ns: Mapping[str, int] = {}
+        self._ends_ns = 0  # when every time limit has passed, CLOCK_MONOTONIC of ours; 0: nothing more to see to
 
     def apply(self) -> tuple[FaultRecord, ...]:
         """Read, refuse, journal, arm, apply, read back: all faults in one Ansible run. Faults with a window are armed.
@@ -140,6 +143,7 @@ class FaultSession:
             if isinstance(error, RunAborted) and left:
                 raise RunAborted(f"{error.message}; and reverting failed: {left}", hint=error.hint) from error
             raise
+        self._ends_ns = time.monotonic_ns() + self.ttl_ns
         made = tuple(
             FaultRecord(
                 fault=plan.name,
@@ -167,7 +171,8 @@ class FaultSession:
         )
 
     def progress(self, iterations_done: int) -> None:
-        """Every rank has ended so many iterations: opens and closes windows that are counted in them."""
+        """Every rank has ended so many iterations: opens and closes windows that are counted in them. Called often."""
+        self._keep_time_limit()
         for plan in self.plans:
             window = plan.config.window
             if window.kind != "iterations" or window.at_iteration is None:
@@ -180,6 +185,17 @@ class FaultSession:
             elif told == "open" and last is not None and iterations_done >= last:
                 self._told[plan.name] = "close"
                 self._request([plan], "close")
+
+    def _keep_time_limit(self) -> None:
+        """Once the time limit has passed, see that it was kept, also where a warden was killed with its guardian."""
+        if not self._ends_ns or time.monotonic_ns() < self._ends_ns + _WARDENS_TIME_NS:
+            return
+        self._ends_ns = 0
+        for plan in self.plans:
+            if any(plan.platform(change).deadman == "warden" for change in plan.changes):
+                # Where one does not answer, the revert at the end says so.
+                with contextlib.suppress(RunAborted):
+                    self._request([plan], "revert")
 
     def evidence(
         self,
@@ -221,8 +237,12 @@ class FaultSession:
 
         Never raises for a target that cannot be reverted: its record has ``ok`` False and its entry stays open.
         """
+        state = read_journal(self.journal_path)
         entries = [entry for entry in self._own_entries() if entry.state != "closed"]
         if not entries:
+            if state.owner is not None and not state.entries and not state.ended:
+                with Journal(self.journal_path) as journal:
+                    journal.end("nothing was changed")
             return ()
         began_ns = time.monotonic_ns()
         closed: list[Entry] = []
@@ -311,20 +331,27 @@ class FaultSession:
         self._tell_all(plans, lambda folder, _: warden.request_argv(folder, request, program=tool))
 
     def _tell_all(self, plans: Sequence[FaultPlan], argv: Callable[[str, str], list[str]]) -> None:
-        """One command to the warden of each fault and node, all at once. Raises RunAborted at the first that fails."""
+        """One command to the warden of each fault and node, all at once. Raises RunAborted for the first that fails,
+        when all were told.
+        """
         places = [(plan, node) for plan in plans for node in plan.nodes]
         if not places:
             return
 
-        def tell(place: tuple[FaultPlan, str]) -> Completed:
+        def tell(place: tuple[FaultPlan, str]) -> str:
             plan, node = place
-            return self.fabric.run(node, argv(self._folder(plan, node), node))
+            try:
+                done = self.fabric.run(node, argv(self._folder(plan, node), node))
+            except RunAborted as error:
+                return error.message
+            words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+            return words if done.returncode != 0 else ""
 
         with ThreadPoolExecutor(max_workers=min(16, len(places))) as pool:
-            for (plan, node), done in zip(places, pool.map(tell, places), strict=True):
-                if done.returncode != 0:
-                    said = " ".join((done.stderr or done.stdout).split())
-                    raise RunAborted(f"fault {plan.name} on {node}: its window could not be told: {said}")
+            failures = list(pool.map(tell, places))
+        for (plan, node), said in zip(places, failures, strict=True):
+            if said:
+                raise RunAborted(f"fault {plan.name} on {node}: its window could not be told: {said}")
 
     def _folder(self, plan: FaultPlan, node: str) -> str:
         return f"{self.fabric.state_dir(node)}/{plan.name}"

@@ -32,8 +32,8 @@ PATIENCE_S = 90.0  # for what must come, on a machine with other work
 MARGIN_S = 8.0  # beside the time limit: an undo, and a look at it, on such a machine
 TARGET, OTHER = "m0", "m1"
 RUN = (
-    "workload=dp", "workload.ranks=2", "transport.spin=0", "timeout=20s", "tracking.mlflow.enabled=false",
-    "report.timeline=false", "baseline=none", "out=runs",
+    "workload=dp", "workload.ranks=2", "workload.layers=2", "transport.spin=0", "timeout=20s",
+    "tracking.mlflow.enabled=false", "report.timeline=false", "baseline=none", "out=runs",
 )  # fmt: skip
 FAULT = (
     "+fault=link_rate", f"fault.link_rate.targets=[{TARGET}/data0]",
@@ -58,7 +58,7 @@ STEPS = (
     Step("journaled", "arm-before", 6, False),
     Step("armed", "open-before", 8, False),
     Step("applied", "open-after", 8, True),
-    Step("in a window", "", 15, True, ("workload.iterations=30", "fault.link_rate.window.at=100ms",
+    Step("in a window", "", 15, True, ("workload.iterations=6", "fault.link_rate.window.at=100ms",
                                        "fault.link_rate.window.for=60s", "fault.link_rate.parameters.rate=2%")),
     Step("evidence", "status-before", 20, True),
     Step("reverting", "revert-before", 20, True),
@@ -159,7 +159,7 @@ def cmdline(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        return []
+        return [""]
 
 
 def parent_of(pid: int) -> int:
@@ -262,7 +262,8 @@ class Result:
 def snapshot(lab: Lab) -> str:
     """All that a fault could leave on the target: queues, rules, links."""
     links = json.loads(lab[TARGET].run("ip -j -d link show"))
-    kept = [{key: link.get(key) for key in ("ifname", "flags", "mtu", "operstate", "txqlen")} for link in links]
+    kept = [{key: link.get(key) for key in ("ifname", "flags", "mtu", "operstate", "txqlen")} for link in links
+            if link["ifname"] != "mgmt0"]  # fmt: skip
     return json.dumps(kept) + lab[TARGET].run("tc -j qdisc show; tc -j filter show dev data0; nft list ruleset")
 
 
@@ -376,18 +377,34 @@ def run_cell(lab: Lab, cell: Cell, folder: Path) -> Result:
 
 def _by(lab: Lab, run: Run) -> str:
     """Who put the target back, in a word or two, before anybody settles."""
+    hows = [entry.how for entry in read_journal(run.journal).entries if entry.how] if run.journal else []
+    if hows:  # the run has settled it itself
+        return _who(hows[0])
     ends = [event for event in warden_log(lab) if event["event"] == "reverted"]
     if not ends:
-        entries = read_journal(run.journal).entries if run.journal else ()
-        return "the run" if any(entry.how.startswith("reverted") for entry in entries) else "nothing changed"
+        return "nothing changed"
     if not ends[-1]["ran"]:
         return "nothing in place"
     return {"ttl": "time limit", "guardian": "guardian", "revert": "the run"}.get(ends[-1]["by"], ends[-1]["by"])
 
 
+def _who(how: str) -> str:
+    """Who put it back, by the words that the journal was closed with."""
+    for words, who in (
+        ("time limit", "time limit"),
+        ("worker had been killed", "guardian"),
+        ("in its stead", "the run, in the warden's stead"),
+        ("never armed", "nothing changed"),
+    ):
+        if words in how:
+            return who
+    return "the run"
+
+
 def _settle(lab: Lab, cell: Cell, run: Run, inventory: str) -> str:
     """``genie revert`` and a next run, in the cell's order. Gives who told what had happened."""
     was_open = bool(run.journal and read_journal(run.journal).opened)
+    early = cell.step.name == "before the journal" and cell.victim == "controller"
     told_by = "the run" if run.process.returncode == 4 else "nobody"
     for who in ("run", "revert") if cell.looks_first == "run" else ("revert", "run"):
         if who == "run":
@@ -399,12 +416,14 @@ def _settle(lab: Lab, cell: Cell, run: Run, inventory: str) -> str:
             assert code == 0, said[-1500:]
         told = f"died with link_rate on {TARGET} open" in said and "as it was found" in said
         assert told == was_open, said[-1500:]
-        if told:
+        assert ("died before it changed anything" in said) == early, said[-1500:]
+        if told or early:
             told_by = "next run" if who == "run" else "genie revert"
+        if told:
             actions = [json.loads(line) for line in (run.folder / "runs/audit.log").read_text().splitlines()]
             assert actions[-1]["action"] == "reverted", actions[-1]
             assert actions[-1]["result"] == "ok", actions[-1]
-        was_open = False
+        was_open = early = False
     assert not (run.journal and read_journal(run.journal).opened)
     return told_by
 
@@ -423,9 +442,10 @@ def _programs(run: Run, program: str) -> list[int]:
 
 def _netns_warden_log(run: Run) -> str:
     for pid in _programs(run, "genie-warden"):
-        for log in Path(f"/proc/{pid}/root/run/genie").glob("*/link_rate/log"):
+        words = cmdline(pid)
+        if "--dir" in words:
             with contextlib.suppress(OSError):
-                return log.read_text()
+                return Path(f"/proc/{pid}/root{words[words.index('--dir') + 1]}/log").read_text()
     return ""
 
 
@@ -473,12 +493,13 @@ def run_netns_cell(cell: Cell, folder: Path) -> Result:
         if run.process.poll() is None:
             run.process.send_signal(signal.SIGINT)
             run.process.wait(PATIENCE_S)
+    early = cell.step.name == "before the journal" and cell.victim == "controller"
     if cell.victim == "controller":
-        by, told = "end of the fabric", "its fabric ended with it"
+        by, told = "end of the fabric", "died before it changed anything" if early else "its fabric ended with it"
     else:
         assert code == 4 or cell.step.name == "reverted, not closed", run.said[-1500:]
         by, told = "the run", ""
-    was_open = bool(run.journal and read_journal(run.journal).opened)
+    was_open = early or bool(run.journal and read_journal(run.journal).opened)
     assert not was_open or told, "the run left its journal open"
     told_by = "the run" if code == 4 else "nobody"
     for who in ("run", "revert") if cell.looks_first == "run" else ("revert", "run"):
@@ -540,7 +561,7 @@ def main(wanted: list[str]) -> int:
             try:
                 results.append(run_netns_cell(cell, own) if on_netns else run_cell(lab, cell, own))
                 word = f"{results[-1].by}, told by {results[-1].told_by}"
-            except AssertionError as error:
+            except (AssertionError, subprocess.TimeoutExpired) as error:
                 failed.append(cell.name)
                 word = f"FAILED: {error}"
             print(f"{cell.name}: {word} ({time.monotonic() - began_s:.0f} s)", flush=True)

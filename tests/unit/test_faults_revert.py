@@ -96,3 +96,17 @@ def test_a_journal_of_the_future_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"v": 9, "kind": "intent"}\n')
     with pytest.raises(GenieError, match="version 9"):
         revert_runs(tmp_path)
+
+
+def test_a_runner_that_died_before_its_first_intent_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    with Journal(path) as opened:
+        opened.take_charge(dead_owner())
+    assert (settle(path).state, settle(path).state) == ("closed", "clean")
+    with Journal(path) as opened:
+        opened.take_charge(ME)
+    assert settle(path).state == "clean", "it lives"
+    with Journal(path) as opened:
+        opened.take_charge(dead_owner())
+        opened.end("nothing was changed")
+    assert settle(path).state == "clean", "it said so itself"
