@@ -354,6 +354,7 @@ def sonic_qos_map(text: str, code: int, variables: Mapping[str, Any]) -> dict[st
         "pfc_enable": fields.get("pfc_enable", ""),
         "pfc_on": str(_priority(variables)) in enabled,
         "scheduler": fields.get("scheduler", ""),
+        "is_own": fields.get("scheduler", "").strip("[]").rpartition("|")[2] == own,
         "own_reference": f"[SCHEDULER|{own}]" if bracketed else own,
     }
 

@@ -32,6 +32,7 @@ from genie.errors import EnvironmentUnfit, FaultRefused, GenieError, PlanError, 
 from genie.fabric.base import Capabilities, Completed
 from genie.faults import life, safety, warden
 from genie.faults.config import FaultConfig, WindowConfig
+from genie.faults.evidence import Observed, judge
 from genie.faults.journal import read_journal
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
 from genie.faults.reading_vendor import VENDOR_PARSERS
@@ -235,6 +236,12 @@ def test_a_fault_lives_and_leaves_nothing(case: Case, tmp_path: Path) -> None:
     assert gear.configuration() == before, "reading and journaling changed something"
     life.act(told, gear.shell)
     assert case.seen(gear.state()) == case.expected
+    states = {
+        change.target: (state,)
+        for change, state in zip(plan.changes, life.read(told, told.ports, gear.shell), strict=True)
+    }
+    evidence = judge(plan, Observed({}, {}, None, states=states))
+    assert evidence.state == ("in_effect" if case.role == "port_pfcwd" else "not_exercised"), evidence.summary()
     life.revert(told, gear.shell)
     assert gear.configuration() == before
     life.revert(told, gear.shell)
