@@ -23,6 +23,7 @@ from genie.launch.control import Controller, Outcome
 from genie.launch.protocol import TOKEN_BYTES, Progress
 
 _EXIT_PATIENCE_S = 1.0
+_SSH_LOST = 255  # what ssh ends with where it loses its host; no agent does
 _LEAD_NS = 30_000_000  # between "start at T" and T: every agent has heard of T well before it
 
 
@@ -158,10 +159,13 @@ class Agents:
             return {}
 
     def _how_it_went(self, host: str) -> str:
+        lost = f"the connection to the agent on {host} was lost"
         try:
             code = self._processes[host].wait(_EXIT_PATIENCE_S)
         except RunAborted:
-            return f"the connection to the agent on {host} was lost"
+            return lost
+        if code == _SSH_LOST and self._fabric.control_address:
+            return lost
         return f"the agent on {host} {ending(code)}"
 
     def _watch(self) -> None:
