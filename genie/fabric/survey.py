@@ -370,7 +370,10 @@ def _ask(links: SshLinks, entry: HostEntry) -> HostFacts | str:
         return error.message
     if done.returncode != 0:
         return f"reading it failed with status {done.returncode}: {' '.join(done.stderr.split())[-300:]}"
-    return judge_facts(entry, done.stdout)
+    try:
+        return judge_facts(entry, done.stdout)
+    except (ValueError, IndexError) as error:
+        return f"said what cannot be read: {error}"
 
 
 def judge_facts(entry: HostEntry, text: str) -> HostFacts | str:

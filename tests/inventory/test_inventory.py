@@ -5,12 +5,15 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
+from ipaddress import IPv4Address
 
 import numpy as np
 import pytest
 from machines import genie, wait_until
 
+from genie.engine.binaries import find_binary
 from genie.engine.wire import EventType
 from genie.results.metrics import load_records, measure
 from genie.results.rundir import RunDir
@@ -323,3 +326,58 @@ def test_the_time_limit_ends_a_run_and_is_named(lab, tmp_path):
     assert code == 4, words
     assert re.search(r"the time limit \(fabric.time_limit=8s\) ended m[01]", words), words
     assert all(len(RunDir.open(folder).events(rank).records) > 0 for rank in range(2))
+
+
+def test_an_agent_ends_by_itself_when_the_way_to_its_controller_is_cut(lab):
+    """Without a lease: nothing closes the connection, nobody sends a reset; the kernel of the agent's host notices."""
+    machine = lab["m5"]
+    with socket.create_server((str(IPv4Address(machine.management) - machine.number - 1 + 254), 0)) as listener:
+        where = "tcp:{}:{}".format(*listener.getsockname())
+        inside = ["ip", "netns", "exec", machine.space]
+        agent = subprocess.Popen(
+            [*inside, find_binary("genie-agent"), "run", "--control", where, "--host", "m5"],
+            stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            agent.stdin.write("t" * 32)
+            agent.stdin.close()
+            connection, _ = listener.accept()
+            assert connection.recv(1000)  # HELLO
+            subprocess.run(["ip", "link", "set", machine.cable("mgmt"), "down"], check=True)
+            assert agent.wait(30) == 1
+            assert "the controller went away" in agent.stderr.read()
+        finally:
+            agent.kill()
+            subprocess.run(["ip", "link", "set", machine.cable("mgmt"), "up"], check=True)
+
+
+SUDO = """#!/bin/sh
+while :; do case $1 in -n|-H|-S) shift ;; -u|-p) shift 2 ;; *) break ;; esac; done
+unset SSH_CONNECTION
+echo "$1" >>/run/lock/sudoed
+exec "$@"
+"""
+
+
+def test_everything_goes_through_sudo_where_the_inventory_says_become(lab, tmp_path):
+    """With a double of sudo in the machine's own mount namespace; it forgets the environment, as the real one does."""
+    machines = [lab["m5"], lab["m6"]]
+    for machine in machines:
+        machine.run(
+            "mount -t tmpfs tmpfs /usr/local/bin && "
+            f"cat >/usr/local/bin/sudo <<'E'\n{SUDO}E\nchmod 755 /usr/local/bin/sudo"
+        )
+    become = {"ansible_become": True}
+    try:
+        code, words, folder = run(
+            tmp_path,
+            lab.inventory(hosts=("m5", "m6"), m5=become, m6=become),
+            "workload.ranks=2",
+            "workload.iterations=1",
+        )
+    finally:
+        for machine in machines:
+            said = machine.run("cat /run/lock/sudoed; rm -f /run/lock/sudoed; umount /usr/local/bin")
+            assert set(said.split()) == {"/bin/sh"}
+    assert code == 0 or "hosts saturated" in words, words
+    assert len(RunDir.open(folder).events(1).records) > 0
