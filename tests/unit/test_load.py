@@ -78,7 +78,7 @@ def until_gone(pid):
 def test_what_is_counted_as_sent_is_what_arrives(folder, receiver):
     started = told("start", *options(folder, receiver))
     assert started["state"] == "sending"
-    assert started["packets"] == 1
+    assert started["packets"] >= 1
     packets = [receiver.recv(1 << 16) for _ in range(200)]
     final = told("stop", "--dir", folder)
     packets += drain(receiver)

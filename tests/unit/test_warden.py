@@ -360,14 +360,14 @@ def test_a_told_window_opens_and_closes_when_told(home: Home) -> None:
 
 def test_what_is_to_follow_follows_in_a_window_still_open(home: Home) -> None:
     late = home.folder / "late"
-    home.arm(home.spec(later=(("touch", str(late)),), later_after_ns=100 * MS))
+    home.arm(home.spec(later=(("touch", str(late)),), later_after_ns=S))
     home.ask("open")
     home.ask("close")
     home.ask("open")
     status = wait_until(lambda: "later" in names(said := home.ask("status")) and said)
     assert late.exists()
     assert names(status) == ["armed", "opening", "opened", "closed", "opening", "opened", "later"]
-    assert status.events[-1]["began_mono_ns"] >= status.openings[1].in_effect_ns + 100 * MS
+    assert status.events[-1]["began_mono_ns"] >= status.openings[1].in_effect_ns + S
     assert home.ask("revert").state == "reverted"
 
 
