@@ -51,6 +51,7 @@ _ROOM_BYTES = 16 << 20
 
 _COLLECT_TIMEOUT_S = 600.0
 _SAMPLER_PATIENCE_S = 5.0
+_MAGIC = b"GNIE"  # event files and port samples begin so
 _COUNTERS_TIMEOUT_S = 10.0
 _GAUGES = {"backlog_bytes", "backlog_packets"}
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -429,14 +430,15 @@ class InventoryFabric:
         argv = [self._bin(node, "genie-port"), "read", *self._port_argv(node)]
         read = shlex.join(argv) if own_ports else "echo '{\"ports\": []}'"
         files = " ".join((*parse.SNMP_FILES, parse.SOFTNET_FILE))
-        script = f"for f in {files}; do cat $f; echo; echo ==; done; head -n 1 /proc/stat; echo ==; {read}"
+        script = f"echo ==; for f in {files}; do cat $f; echo; echo ==; done; head -n 1 /proc/stat; echo ==; {read}"
         try:
             done = self._built().run(node, script, timeout_s=_COUNTERS_TIMEOUT_S)
         except RunAborted as error:
             return f"counters of {node} were not read: {error.message}"
         if done.returncode != 0:
             return f"counters of {node} were not read: {done.stderr.strip()[-300:]}"
-        snmp, netstat, softnet, stat, said = done.stdout.split("==\n", 4)
+        # Before the first mark is what the login shell there may have printed.
+        _, snmp, netstat, softnet, stat, said = done.stdout.split("==\n", 5)
         own = parse.parse_snmp(snmp.strip()) | parse.parse_snmp(netstat.strip()) | parse.parse_softnet(softnet.strip())
         ticks = [int(word) for word in stat.split()[1:9]]
         own |= {"cpu_ticks": sum(ticks), "cpu_busy_ticks": sum(ticks) - ticks[3] - ticks[4]}
@@ -523,6 +525,9 @@ class InventoryFabric:
                 if done.returncode != 0:
                     part.unlink(missing_ok=True)
                     return f"{node}: {name}: {done.stderr.strip()[-300:]}"
+                with part.open("rb") as file_here:
+                    if file_here.read(len(_MAGIC)) != _MAGIC:
+                        return f"{node}: {name} is not what was written: does its login shell print something?"
                 part.replace(target)
         except (RunAborted, OSError) as error:
             return f"{node}: {error}"
