@@ -80,7 +80,7 @@ class Observed:
     at the end of the run, by rule and target. ``states``: of each target, as its role reads it, once for each time it
     was read while the fault was in effect; absent where that failed, with the reason in ``failures``. ``windows``:
     (start, end) of each stretch in effect, end 0 where it lasted. ``fired``: nodes whose dead-man's switch undid the
-    fault before its time.
+    fault before its time. ``dead``: a sentence for each node whose warden did not live to keep the windows.
     """
 
     before: Mapping[str, Mapping[str, int]]
@@ -91,6 +91,7 @@ class Observed:
     failures: Mapping[str, str] = field(default_factory=dict)
     windows: tuple[tuple[int, int], ...] = ()
     fired: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
 
     def risen(self, where: str, counter: str) -> int | None:
         """How far a cumulative counter rose; None where it wasn't recorded at both ends."""
@@ -98,6 +99,26 @@ class Observed:
         if start is None or end is None or UNKNOWN_COUNT in (start, end):
             return None
         return end - start
+
+    def risen_in_windows(self, index: int | None, counter: str) -> int | None:
+        """How far a port's cumulative counter rose within the windows, as its samples saw it; None if they did not."""
+        if self.samples is None or index is None:
+            return None
+        own = self.samples[self.samples["port"] == index]
+        rises = []
+        for start, end in self.windows:
+            within = own[counter][(own["mono_ns"] >= start) & ((own["mono_ns"] <= end) | (end == 0))]
+            if len(within) > 1 and UNKNOWN_COUNT not in (int(within[0]), int(within[-1])):
+                rises.append(int(within[-1]) - int(within[0]))
+        return sum(rises) if rises else None
+
+    def overlaps(self, window: tuple[int, int]) -> bool:
+        """Whether a window was open while ports were sampled: not only before the ranks ran, or after."""
+        if self.samples is None or not len(self.samples):
+            return True
+        start, end = window
+        first, last = int(self.samples["mono_ns"].min()), int(self.samples["mono_ns"].max())
+        return start < last and (not end or end > first)
 
     def of_port(self, index: int | None) -> npt.NDArray[Any] | None:
         """The samples of one port in time order, within the longest window where there are any; None without."""
@@ -162,9 +183,11 @@ def in_place(plan: FaultPlan, observed: Observed) -> list[Check]:
         Check("time limit of the fault", "longer than the run", f"{node} put itself back during the run", False)
         for node in observed.fired
     ]
+    checks += [Check("warden of the fault", "alive to the end", why, False) for why in observed.dead]
     if plan.config.window.kind != "whole":
-        count = len(observed.windows)
-        checks.append(Check("windows of the fault", "at least 1", str(count), count > 0))
+        count = sum(map(observed.overlaps, observed.windows))
+        found = str(count) if count else f"0 ({len(observed.windows)} when it did not run)" if observed.windows else "0"
+        checks.append(Check("windows of the fault within the run", "at least 1", found, count > 0))
     for change in plan.changes:
         what, port = f"{plan.mechanism.changes} of {change.target}", change.target
         states = observed.states.get(change.target)
@@ -220,6 +243,16 @@ def peak_rate_bps(samples: npt.NDArray[Any], window_ns: int = RATE_WINDOW_NS) ->
     return float(rates[best]), int(spans[best])
 
 
+def risen_in_effect(plan: FaultPlan, observed: Observed, change: Change, counter: str) -> int | None:
+    """How far a counter of a faulted port rose while the fault was in effect: what it did at other times says nothing
+    of the fault. Of counters that samples do not have, None with windows.
+    """
+    if plan.config.window.kind == "whole":
+        return observed.risen(change.target, counter)
+    sampled = observed.samples is not None and counter in (observed.samples.dtype.names or ())
+    return observed.risen_in_windows(change.index, counter) if sampled else None
+
+
 # ---- a shaper at another rate -----------------------------------------------------------------------------------
 
 
@@ -252,7 +285,9 @@ def _judge_rate(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[
         )
         facts[f"{port}.peak_bps"] = peak[0]
         peaks.append(peak[0] / wanted)
-        over = _overlimits(observed, port, samples)
+        over = risen_in_effect(plan, observed, change, "overlimits")
+        if over is None and samples is not None:
+            over = int(samples["overlimits"][-1]) - int(samples["overlimits"][0])
         if over is not None:
             facts[f"{port}.overlimits"] = over
         if over and peak[0] >= 0.5 * wanted:
@@ -269,13 +304,6 @@ def _judge_rate(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[
         )
     )
     return checks, facts
-
-
-def _overlimits(observed: Observed, port: str, samples: npt.NDArray[Any] | None) -> int | None:
-    risen = observed.risen(port, "overlimits")
-    if risen is None and samples is not None:
-        risen = int(samples["overlimits"][-1]) - int(samples["overlimits"][0])
-    return risen
 
 
 # ---- packets lost on the wire -----------------------------------------------------------------------------------
@@ -356,7 +384,7 @@ def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], di
         port = change.target
         kmin = change.port.model.ecn.kmin_bytes if change.port and change.port.model.ecn else 0
         if plan.marker != "red":  # without its red a port has no counter of marks, and nothing that could mark
-            marked = observed.risen(port, "ce_marked")
+            marked = risen_in_effect(plan, observed, change, "ce_marked")
             found = "not recorded" if marked is None else str(marked)
             checks.append(Check(f"packets marked CE by {port}", "0", found, marked == 0, port=port))
         samples = observed.of_port(change.index)
@@ -364,7 +392,7 @@ def _judge_marking(plan: FaultPlan, observed: Observed) -> tuple[list[Check], di
             checks.append(Check(f"queue of {port}", "recorded", "no samples", False, port=port))
             continue
         deepest = int(samples["backlog_bytes"].max())
-        due = observed.risen(port, "ect_over")
+        due = risen_in_effect(plan, observed, change, "ect_over")
         facts |= {f"{port}.queue_max_bytes": deepest, f"{port}.kmin_bytes": kmin}
         if due is not None:
             facts[f"{port}.would_have_marked"] = due

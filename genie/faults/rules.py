@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from genie.faults.evidence import Check, Observed, Rule, total_of
+from genie.faults.evidence import Check, Observed, Rule, risen_in_effect, total_of
 from genie.faults.plan import Change, FaultPlan
 
 Judged = tuple[list[Check], dict[str, float]]
 PAUSE_SLACK = 3.0
 """A paused port may send its bucket at once when the pause begins, and a sliver in between."""
+DOWN_SLACK = 0.05
 NEAR_LIMIT = 0.9
 LEAST_SHARE_OF_BUSIEST = 1.25
 
@@ -44,7 +45,7 @@ def _judge_thresholds(plan: FaultPlan, observed: Observed) -> Judged:
             continue
         deepest = int(samples["backlog_bytes"].max())
         facts |= {f"{port}.queue_max_bytes": deepest}
-        marked = observed.risen(port, "ce_marked")
+        marked = risen_in_effect(plan, observed, change, "ce_marked")
         if marked is not None:
             facts[f"{port}.marked"] = marked
         over = deepest > kmin if marked is None or int(change.values["kmin_bytes"]) > own else bool(marked)
@@ -69,7 +70,7 @@ def _judge_overflow(plan: FaultPlan, observed: Observed) -> Judged:
     fullest = 0.0
     for change in plan.changes:
         port, limit = change.target, int(change.values.get("limit_bytes", 0))  # PFC off leaves the buffer as it is
-        drops, samples = observed.risen(port, "drops"), observed.of_port(change.index)
+        drops, samples = risen_in_effect(plan, observed, change, "drops"), observed.of_port(change.index)
         deepest = int(samples["backlog_bytes"].max()) if samples is not None else 0
         fullest = max(fullest, deepest / limit if limit else 0.0)
         if drops is None:
@@ -159,12 +160,14 @@ def _judge_down(plan: FaultPlan, observed: Observed) -> Judged:
             continue
         outside, inside, _ = found
         facts |= {f"{port}.outside_bytes_per_s": outside, f"{port}.down_bytes_per_s": inside}
+        # What was sent just before an edge is seen at the first sample after it.
+        allowed = DOWN_SLACK * max(outside, 1)
         checks.append(
             Check(
                 f"traffic of {port} while down",
-                "none",
+                f"at most {allowed:.0f} B/s",
                 f"{inside:.0f} B/s",
-                inside <= 0.05 * max(outside, 1),
+                inside <= allowed,
                 port=port,
             )
         )

@@ -228,9 +228,24 @@ class FaultSession:
             }
             windows = tuple((w.started_ns, w.ended_ns) for w in self.windows() if w.fault == plan.name)
             fired = [node for node in plan.nodes if (s := self._statuses.get((plan.name, node))) and s.fired]
-            seen = Observed(before, after, samples, texts, states, failures, windows, tuple(fired))
+            seen = Observed(before, after, samples, texts, states, failures, windows, tuple(fired), self._dead(plan))
             records.append(judge(plan, seen))
         return tuple(records)
+
+    def _dead(self, plan: FaultPlan) -> tuple[str, ...]:
+        """Sentences about wardens that did not live to keep the windows of a fault; of one for the whole run what is
+        read back at the end says all.
+        """
+        if plan.config.window.kind == "whole" or any(plan.platform(c).deadman != "warden" for c in plan.changes):
+            return ()
+        said = []
+        for node in plan.nodes:
+            status = self._statuses.get((plan.name, node))
+            if status is None:
+                said.append(f"the warden of {node} does not answer")
+            elif not status.alive:
+                said.append(f"the warden of {node} is dead" + "".join(f"; {why}" for why in status.failures))
+        return tuple(said)
 
     def revert(self) -> tuple[FaultRecord, ...]:
         """Put back what the journal has open for these faults, and read it back. Idempotent; nothing open is success.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fault_node import port, red
 
 from genie.errors import RunAborted
 from genie.fabric.base import Capabilities
-from genie.faults.change import State, parse_state
+from genie.faults.change import State, parse_state, render_word
 from genie.faults.config import FaultConfig, WindowConfig
 from genie.faults.evidence import EvidenceRecord, Observed, is_plausible_count, judge, peak_rate_bps
 from genie.faults.parameters import PPB
@@ -223,11 +224,11 @@ T0 = 10**12  # when the samples begin
         pytest.param((TENTH,), ((T0, T0 + 10**9),), (), "in_effect", "in effect", id="in effect while it was open"),
         pytest.param((TENTH, TENTH), ((T0, T0 + 10**9), (T0 + 10**9, 0)), (), "in_effect", "", id="in each of two"),
         pytest.param((TENTH, WHOLE), ((T0, T0 + 10**9),), (), "not_in_effect", "100000000", id="but not in the second"),
-        pytest.param((TENTH,), (), (), "not_in_effect", "windows of the fault: expected at least 1", id="never opened"),
+        pytest.param((TENTH,), (), (), "not_in_effect", "within the run: expected at least 1", id="never opened"),
         pytest.param(
             (TENTH,), ((T0, T0 + 10**9),), ("h0",), "not_in_effect", "h0 put itself back during the run", id="timed out"
         ),
-        pytest.param((TENTH,), ((T0 - 9, T0 - 1),), (), "not_in_effect", "no samples", id="nothing sampled within it"),
+        pytest.param((TENTH,), ((T0 - 9, T0 - 1),), (), "not_in_effect", "0 (1 when it did not run)", id="before it"),
     ],
 )  # fmt: skip
 def test_a_fault_with_windows(states: Any, windows: Any, fired: Any, state: str, words: str) -> None:
@@ -235,6 +236,62 @@ def test_a_fault_with_windows(states: Any, windows: Any, fired: Any, state: str,
     record = judge(BRIEF, seen)
     assert record.state == state, record.summary()
     assert words in record.summary()
+
+
+def test_a_fault_whose_warden_died_is_not_in_effect_whatever_its_windows_say() -> None:
+    seen = Observed({}, {}, samples(), {}, {"h0/leaf0": (TENTH,)}, {}, ((T0, T0 + 10**9),))
+    record = judge(BRIEF, replace(seen, dead=("the warden of h0 is dead",)))
+    assert record.state == "not_in_effect"
+    assert "warden of the fault: expected alive to the end, found the warden of h0 is dead" in record.summary()
+
+
+DARK = windowed("port_state", WindowConfig(at="200ms"))
+
+
+@pytest.mark.parametrize(
+    ("window", "state"),
+    [
+        pytest.param((T0 + 10**9 + 1, T0 + 2 * 10**9), "not_in_effect", id="when all had ended"),
+        pytest.param((T0 - 2 * 10**9, T0 - 1), "not_in_effect", id="before any began"),
+        pytest.param((T0 + 990_000_000, 0), "in_effect", id="in the last moment"),
+    ],
+)
+def test_a_port_that_went_down_when_nothing_ran_was_no_fault(window: tuple[int, int], state: str) -> None:
+    taken = samples()
+    taken["tx_bytes"] = np.minimum(taken["tx_bytes"], taken["tx_bytes"][-2])
+    record = judge(DARK, Observed({}, {}, taken, {}, {"h0/leaf0": ({"up": False},)}, {}, (window,)))
+    assert record.state == state, record.summary()
+
+
+UNMARKED_BRIEFLY = windowed("port_ecn", WindowConfig(at_iteration=2, for_iterations=1))
+TINY = windowed("port_buffer", WindowConfig(at="200ms", for_="400ms"), limit="25%")
+
+
+@pytest.mark.parametrize(
+    ("fault", "counter", "at_ms", "state"),
+    [
+        pytest.param(UNMARKED_BRIEFLY, "ce_marked", 100, "in_effect", id="marks before the window are none of its"),
+        pytest.param(UNMARKED_BRIEFLY, "ce_marked", 700, "in_effect", id="nor those after it"),
+        pytest.param(UNMARKED_BRIEFLY, "ce_marked", 400, "not_in_effect", id="marks within it are"),
+        pytest.param(TINY, "drops", 100, "not_exercised", id="drops before the window prove nothing"),
+        pytest.param(TINY, "drops", 700, "not_exercised", id="nor do those after it"),
+        pytest.param(TINY, "drops", 400, "in_effect", id="drops within it do"),
+    ],
+)
+def test_what_a_counter_did_outside_the_windows_says_nothing(
+    fault: FaultPlan, counter: str, at_ms: int, state: str
+) -> None:
+    taken = samples(backlog=50_000)
+    taken[counter] = np.where(taken["mono_ns"] > T0 + at_ms * 1_000_000, 7, 0)
+    arrived = ({"h0": {"IpExtInECT0Pkts": 0}}, {"h0": {"IpExtInECT0Pkts": 9}})
+    told = fault.port_variables(fault.changes[0])
+    variables = {"port": {**told, **told["set"]}}
+    after = fault.platform(fault.changes[0]).after
+    as_made = {key: render_word(said, variables) if isinstance(said, str) else said for key, said in after.items()}
+    states = {"h0/leaf0": (as_made,)}
+    window = (T0 + 200_000_000, T0 + 600_000_000)
+    record = judge(fault, Observed(*arrived, taken, {}, states, {}, (window,)))
+    assert record.state == state, record.summary()
 
 
 def test_losses_of_all_windows_are_taken_together() -> None:
