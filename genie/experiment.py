@@ -35,6 +35,7 @@ from genie.errors import (
 from genie.fabric import open_fabric
 from genie.fabric.base import Fabric
 from genie.faults.audit import AuditLog
+from genie.faults.operation import FILE_NAME as OPERATION_FILE
 from genie.faults.operation import remember_run
 from genie.faults.revert import settle_first
 from genie.faults.safety import Guard, blast_radius
@@ -118,6 +119,7 @@ class Session:
         """``folder`` takes what the fabric itself has to say (``fabric.log``)."""
         self._say = say
         self._plan = plan
+        self._folder = folder
         self.fabric = open_fabric(plan.config.fabric, plan.topology, folder)
 
     def __enter__(self) -> Session:
@@ -133,6 +135,18 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.fabric.destroy()
+        if getattr(self.fabric, "unclean", ()):
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Hosts were lost in between: what our faults keep there is of no use where they are undone."""
+        from genie.faults.operate import tidy
+
+        for path in sorted(self._folder.rglob(OPERATION_FILE)):
+            try:
+                tidy(path.parent, self._say.note)
+            except GenieError as error:
+                self._say.note(error.message)
 
 
 def _run(plan: Plan, reproduce: str, parent: str) -> RunResult:

@@ -88,6 +88,7 @@ class InventoryFabric:
         self._folders: dict[Path, str] = {}
         self._used: dict[Path, set[str]] = {}
         self._notes: list[str] = []
+        self.unclean: tuple[str, ...] = ()  # once destroyed: hosts that may keep files of this run
 
     # -- what the plan asks -------------------------------------------------------------------------------------
 
@@ -341,7 +342,7 @@ class InventoryFabric:
             return
         try:
             if leases is not None:
-                leases.end(self._log_and_tell)
+                self.unclean = leases.end(self._log_and_tell)
         finally:
             links.close()
 

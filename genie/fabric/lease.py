@@ -175,8 +175,11 @@ class Leases:
             for process in list(self._processes.values()):
                 process.write(b"k")
 
-    def end(self, say: Callable[[str], None]) -> None:
-        """Give every host back and see that nothing is left; what is, and who did not answer, goes to ``say``."""
+    def end(self, say: Callable[[str], None]) -> tuple[str, ...]:
+        """Give every host back and see that nothing is left; what is, and who did not answer, goes to ``say``.
+
+        Gives the hosts that did not say that they are clean.
+        """
         self._stop.set()
         if self._beating is not None:
             self._beating.join()
@@ -184,15 +187,19 @@ class Leases:
         for process in processes.values():
             process.write(b"q")
             process.close_stdin()
+        unclean = []
         deadline = time.monotonic() + _END_TIMEOUT_S
         for host, process in processes.items():
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except RunAborted:
+                unclean.append(host)
                 say(f"{host} did not say within {_END_TIMEOUT_S:g} s that it has removed the run's files")
                 continue
             if words := _how_it_ended(self._said(host)):
+                unclean.append(host)
                 say(f"{host}{words}")
+        return tuple(unclean)
 
 
 def _how_it_ended(said: list[str]) -> str:

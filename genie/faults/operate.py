@@ -296,6 +296,18 @@ def put_back(folder: Path, say: Say) -> bool:
     return not left
 
 
+def tidy(folder: Path, say: Say) -> None:
+    """After a run that lost hosts: remove what it keeps on those where nothing is open any more, over a connection of
+    its own. Where something is open, `put_back` does it.
+    """
+    state = read_journal(folder / JOURNAL)
+    left = {entry.intent.node for entry in state.opened}
+    if any(entry.intent.node not in left for entry in state.entries):
+        with reach(read_operation(folder)) as hosts:
+            for problem in _tidy(hosts, state.entries, left):
+                say(problem)
+
+
 def _tidy(hosts: ReachedHosts, opened: Sequence[Entry], left: set[str]) -> list[str]:
     """Remove our own folder from nodes on which nothing is open any more, once what died there has ended; what could
     not be removed, in words.

@@ -20,6 +20,11 @@ def test_a_death_on_machines(shaped, tmp_path, cell):
     print(kill_matrix.run_cell(shaped, cell, tmp_path))
 
 
+@pytest.mark.inventory
+def test_a_host_on_which_nobody_is_left(shaped, tmp_path):
+    kill_matrix.run_with_nobody_left(shaped, tmp_path)
+
+
 @pytest.mark.netns
 @pytest.mark.skipif(bool(probe().unfit), reason=f"no namespaces: {probe().unfit}")
 @pytest.mark.sample(2)

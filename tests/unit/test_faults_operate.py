@@ -445,9 +445,7 @@ def test_what_a_dead_process_left_is_put_back_before_its_hosts_are_used(
         f"{folder} ended with link_rate on h1 open; it is put back before this run begins",
     )
     if broken:
-        with pytest.raises(
-            EnvironmentUnfit, match=f"on h1 may still be in place, from {folder}: .*as it was"
-        ):
+        with pytest.raises(EnvironmentUnfit, match=f"on h1 may still be in place, from {folder}: .*as it was"):
             revert.settle_first(Path("runs"), fabric, ["h1"], said.append)
         return
     revert.settle_first(Path("runs"), fabric, ["h1"], said.append)
@@ -455,3 +453,18 @@ def test_what_a_dead_process_left_is_put_back_before_its_hosts_are_used(
     (only,) = said
     assert re.search(r"runner \d+ died with link_rate on h1 open; link_rate on h1: as it was found", only), only
     assert revert.left_open(Path("runs"), fabric, ["h1"]) == ()
+
+
+def test_hosts_that_were_lost_keep_nothing_of_a_run_that_was_put_back(bench: Bench, tmp_path: Path) -> None:
+    main(COMMAND)
+    folder = only_folder()
+    said: list[str] = []
+    operate.tidy(folder, said.append)
+    assert bench.ran == [], "what is open is for genie revert, which reads the warden's log there"
+    with Journal(folder / "faults.journal") as journal:
+        journal.close_entries(read_journal(folder / "faults.journal").opened, "reverted")
+    operate.tidy(folder, said.append)
+    assert bench.ran == [("h1", tuple(end_argv(STATE)))]
+    bench.unreachable.add("h1")
+    operate.tidy(folder, said.append)
+    assert said == [f"h1 keeps {STATE}: h1 cannot be reached: connection refused"]
