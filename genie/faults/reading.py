@@ -75,18 +75,21 @@ def marker(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]
 
 
 def nft_table(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """``nft -j list table netdev genie_FAULT_INTERFACE`` (which fails where there is none): the chain of one interface.
+    """``nft -j list ruleset netdev``: the fault's own table at one interface, ``genie_FAULT_INTERFACE``.
 
-    The first rule counts what arrives, the second what it takes; ``ratio_ppb`` is 1e9 where every packet is taken.
+    A list of everything succeeds where there is no such table, so what fails is no answer; ``list table`` ends alike
+    where there is none and where nobody may look. The table's first rule counts what arrives, the second what it
+    takes; ``ratio_ppb`` is 1e9 where every packet is taken.
     """
-    if code == 1 and not text.strip():
-        return {"table": "none"}
     if code != 0:
-        raise ValueError("nft did not run")  # not found, not allowed to run, killed: that is no answer
-    chain = f"at_{variables['port']['interface']}"
-    rules = [
-        part["rule"]["expr"] for part in json.loads(text)["nftables"] if part.get("rule", {}).get("chain") == chain
-    ]
+        raise ValueError("nft did not run")  # not found, not allowed to look, killed
+    interface = variables["port"]["interface"]
+    table, chain = f"genie_{variables['fault']}_{interface}", f"at_{interface}"
+    parts = json.loads(text)["nftables"]
+    if not any(part["table"]["name"] == table for part in parts if "table" in part):
+        return {"table": "none"}
+    told = [part["rule"] for part in parts if "rule" in part]
+    rules = [rule["expr"] for rule in told if (rule["table"], rule["chain"]) == (table, chain)]
     if not rules:
         return {"table": "there", "chain": "none"}
     seen, taking = rules[0], rules[-1]

@@ -185,10 +185,9 @@ class Node:
         return ""
 
     def _nft(self, words: list[str]) -> str:
-        if words[:4] == ["-j", "list", "table", "netdev"]:
-            if words[4] not in self.tables:
-                raise Refused("Error: No such file or directory", 1)
-            return json.dumps({"nftables": [{"metainfo": {}}, *_listed(words[4], self.tables[words[4]])]}) + "\n"
+        if words == ["-j", "list", "ruleset", "netdev"]:
+            parts = [part for name, chains in self.tables.items() for part in _listed(name, chains)]
+            return json.dumps({"nftables": [{"metainfo": {}}, *parts]}) + "\n"
         statements = [part.split() for part in re.sub(r"\{[^}]*\}", "{}", " ".join(words)).split(";")]
         for verb, what, family, table, *rest in statements:
             assert family == "netdev"
@@ -236,7 +235,7 @@ def _commands(words: Iterable[str]) -> Iterator[tuple[list[str], str]]:
 
 
 def _listed(table: str, chains: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
-    """What ``nft -j list table`` says of a table whose rules `Node` keeps as text."""
+    """What ``nft -j list ruleset`` says of a table whose rules `Node` keeps as text."""
     yield {"table": {"family": "netdev", "name": table}}
     for chain, rules in chains.items():
         yield {"chain": {"family": "netdev", "table": table, "name": chain}}

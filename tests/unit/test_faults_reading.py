@@ -21,7 +21,7 @@ from genie.faults.reading import PARSERS, TBF_TICK_NS, root_qdisc
 from genie.faults.recipe import Read
 
 PRINTED = Path(__file__).parent.parent / "data" / "faults"
-PORT = {"port": {"interface": "e1", "mtu": 1500}}
+PORT = {"fault": "f", "port": {"interface": "e1", "mtu": 1500}}
 
 
 def printed(name: str) -> str:
@@ -55,7 +55,7 @@ MARKER = {"marking": True, "ifindex": 3, "enabled": True, "kmin_bytes": 20_000, 
         pytest.param("child_red", printed("tc_qdisc_bfifo"), 0, {"marking": False}, id="a bfifo instead of red"),
         pytest.param("child_red", red_below_the_shaper(), 0, RED, id="red below the shaper"),
         pytest.param("marker", printed("genie_port_marker"), 0, MARKER, id="a marker"),
-        pytest.param("nft_table", "", 1, {"table": "none"}, id="no such table"),
+        pytest.param("nft_table", printed("nft_table_other"), 0, {"table": "none"}, id="no such table"),
         pytest.param("nft_table", printed("nft_table_empty"), 0, {"table": "there", "chain": "none"}, id="no chain"),
         pytest.param("nft_table", printed("nft_table_drop"), 0, {**LOSING, "ratio_ppb": 10**6}, id="a chance"),
         pytest.param("nft_table", printed("nft_table_drop_all"), 0, {**LOSING, "ratio_ppb": 10**9}, id="every packet"),
@@ -69,9 +69,9 @@ def test_what_tools_print(parser: str, text: str, code: int, fields: dict[str, A
     assert PARSERS[parser](text, code, PORT) == fields
 
 
-def test_the_chain_of_another_port_is_not_ours() -> None:
-    other = {"port": {"interface": "e2", "mtu": 1500}}
-    assert PARSERS["nft_table"](printed("nft_table_drop"), 0, other) == {"table": "there", "chain": "none"}
+def test_the_table_of_another_port_or_fault_is_not_ours() -> None:
+    for other in ({**PORT, "port": {"interface": "e2"}}, {**PORT, "fault": "g"}):
+        assert PARSERS["nft_table"](printed("nft_table_drop"), 0, other) == {"table": "none"}
 
 
 def test_counters_are_read_from_their_own_rules() -> None:
@@ -99,7 +99,12 @@ GARBAGE = [
     pytest.param("7", 0, id="a number"),
     pytest.param('[{"kind": "red"}, {"ifname": "e1"}]', 0, id="objects without their fields"),
     pytest.param('[7, {"kind": "tbf", "root": true}]', 0, id="a list of something else"),
-    pytest.param('{"nftables": [{"rule": {"chain": "at_e1", "expr": []}}]}', 0, id="a rule without a counter"),
+    pytest.param(
+        '{"nftables": [{"table": {"name": "genie_f_e1"}}, '
+        '{"rule": {"table": "genie_f_e1", "chain": "at_e1", "expr": []}}]}',
+        0,
+        id="a rule without a counter",
+    ),
 ]
 
 
@@ -109,7 +114,6 @@ GARBAGE = [
         pytest.param(parser, *case.values, id=f"{parser}: {case.id}")
         for parser in ("root_qdisc", "child_red", "marker", "nft_table", "ip_link")
         for case in GARBAGE
-        if not (parser == "nft_table" and case.id == "nothing")  # nft ends so where there is no such table
     ],
 )
 def test_garbage_is_an_error_in_the_tools_words(parser: str, text: str, code: int) -> None:
