@@ -103,6 +103,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
         placement=host_of_rank,
         addresses={node.name: fabric.address(node.name) for node in network.hosts} if config.fault else {},
         platforms={node.name: fabric.platforms(node.name) for node in network.nodes} if config.fault else {},
+        iterations=config.warmup + config.workload.iterations,
     )
     wanted = {name: fault for name, fault in config.fault.items() if not isinstance(fault, schema.NoFault)}
     faults = plan_faults(wanted, network, capabilities, facts)
@@ -126,6 +127,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
     rates_bps = _host_rates(network) if capabilities.shaping else {}
     prediction = predict(programs, host_of_rank, rates_bps, HOP_LATENCY_NS) if rates_bps else None
     predicted_ns = prediction.iteration_ns * settings.iterations * dilation if prediction else 0
+    _refuse_longer_than_hosts_wait(config, predicted_ns)
     safety.check(faults, network, config.safety, config.allow_risk, fabric, predicted_ns=predicted_ns)
     open_there = left_open(Path(config.out), fabric, [node.name for node in network.nodes])
     notes = [*trace.notes, *fabric.notes, *open_there]
@@ -180,6 +182,16 @@ def _refuse_no_room(out: Path, programs: tuple[RankProgram, ...], settings: Engi
             f"events of {arms * settings.iterations} iterations need {format_bytes(wanted)}, "
             f"{place} has {format_bytes(free)}",
             hint="lower workload.iterations or warmup, set record.messages=false, or choose another out=DIR",
+        )
+
+
+def _refuse_longer_than_hosts_wait(config: ExperimentConfig, predicted_ns: float) -> None:
+    """Real hosts end a run at its time limit, whatever it was worth by then."""
+    limit = getattr(config.fabric, "time_limit", "")
+    if limit and predicted_ns > parse_ns(limit, key="fabric.time_limit"):
+        raise PlanError(
+            f"the run is predicted to take {format_ns(predicted_ns)}, longer than fabric.time_limit={limit}",
+            hint="raise fabric.time_limit, or lower workload.iterations",
         )
 
 

@@ -1,5 +1,6 @@
 """Runs on machines that are reached by ssh: to the end, and when hosts, agents, disks or the controller fail."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -7,7 +8,9 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from ipaddress import IPv4Address
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -187,7 +190,8 @@ def test_an_agent_that_is_killed_is_named_and_the_others_are_kept(lab, tmp_path)
     process = start(tmp_path, four(lab), *LONG)
     racing(lab, process)
     for pid in lab["m2"].processes("genie-agent"):
-        with_suppressed_kill(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert process.wait(60) == 4
     words = said(tmp_path)
     assert "the agent on m2 was killed by SIGKILL" in words
@@ -195,13 +199,6 @@ def test_an_agent_that_is_killed_is_named_and_the_others_are_kept(lab, tmp_path)
     for rank in range(4):  # the killed one's too: what it had committed was in its file
         assert len(opened.events(rank).records) > 0
     assert opened.ports() is not None
-
-
-def with_suppressed_kill(pid):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def test_a_host_without_room_is_named_before_the_run(lab, tmp_path):
@@ -227,12 +224,25 @@ def test_a_host_without_room_for_its_events_is_named(lab, tmp_path):
     assert RunDir.open(folder).status[0] == "aborted"
 
 
+def connections_of(pid):
+    """Processes of this machine that hold a controller's ssh connections."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"genie-ssh-{pid}-".encode() in entry.read_bytes():
+                found.append(entry)
+    return found
+
+
 def test_controller_killed_and_the_next_run_is_clean(lab, tmp_path):
     process = start(tmp_path, four(lab), *LONG)
     racing(lab, process)
     process.kill()
     process.wait()
+    killed_s = time.monotonic()
     wait_until(lambda: not lab.leftovers(), "the end of what the controller had started", 30)
+    assert time.monotonic() - killed_s < 20, "at once, not when patience ends"
+    wait_until(lambda: not connections_of(process.pid), "the end of its connections", 10)
     code, words, _ = run(tmp_path, four(lab), "workload.ranks=4", "workload.iterations=1")
     assert code == 0 or "hosts saturated" in words, words
 
@@ -320,9 +330,12 @@ def test_clean_removes_what_runs_have_left_and_nothing_else(lab, tmp_path):
 
 
 def test_the_time_limit_ends_a_run_and_is_named(lab, tmp_path):
+    # Such links are a promise that the lab does not keep: the run takes longer than was predicted.
+    fast = {"genie_rate": "100Gbps"}
     code, words, folder = run(
-        tmp_path, lab.inventory(hosts=FOUR[:2]), *LONG[:1], "workload.ranks=2", "fabric.time_limit=8s"
-    )
+        tmp_path, lab.inventory(hosts=FOUR[:2], m0=fast, m1=fast), "workload.iterations=60", "workload.ranks=2",
+        "workload.compute_scale=0.01", "workload.hidden=512", "workload.ffn=2048", "fabric.time_limit=8s",
+    )  # fmt: skip
     assert code == 4, words
     assert re.search(r"the time limit \(fabric.time_limit=8s\) ended m[01]", words), words
     assert all(len(RunDir.open(folder).events(rank).records) > 0 for rank in range(2))
@@ -381,3 +394,9 @@ def test_everything_goes_through_sudo_where_the_inventory_says_become(lab, tmp_p
             assert set(said.split()) == {"/bin/sh"}
     assert code == 0 or "hosts saturated" in words, words
     assert len(RunDir.open(folder).events(1).records) > 0
+
+
+def test_a_run_that_hosts_would_end_is_refused(lab, tmp_path):
+    code, words, folder = run(tmp_path, four(lab), *LONG, "fabric.time_limit=1min")
+    assert (code, folder) == (2, None), words
+    assert "longer than fabric.time_limit=1min" in words
