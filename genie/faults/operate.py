@@ -23,6 +23,7 @@ from genie.fabric.base import Fabric
 from genie.fabric.config import InventoryConfig
 from genie.fabric.lease import end_argv
 from genie.faults import warden
+from genie.faults.audit import FILE_NAME as AUDIT_LOG
 from genie.faults.audit import AuditLog
 from genie.faults.journal import FILE_NAME as JOURNAL
 from genie.faults.journal import Entry, read_journal
@@ -276,7 +277,9 @@ def put_back(folder: Path, say: Say) -> bool:
         say("nothing is open")
         return True
     operation = read_operation(folder)
-    audit = AuditLog(folder.parent, run=str(folder))
+    # A run of a sweep lies deeper below the folder of all runs, where the log is.
+    runs = next((parent for parent in folder.parents if (parent / AUDIT_LOG).is_file()), folder.parent)
+    audit = AuditLog(runs, run=str(folder))
     with reach(operation) as hosts:
         # Of a fabric a session that only reverts needs what these hosts have.
         session = FaultSession(

@@ -27,7 +27,7 @@ def test_a_host_on_which_nobody_is_left(shaped, tmp_path):
 
 @pytest.mark.netns
 @pytest.mark.skipif(bool(probe().unfit), reason=f"no namespaces: {probe().unfit}")
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cell", kill_matrix.NETNS_CELLS, ids=lambda cell: cell.name)
 def test_a_death_on_namespaces(tmp_path, cell):
     print(kill_matrix.run_netns_cell(cell, tmp_path))
