@@ -220,7 +220,8 @@ def _translated(error: Exception, line: CommandLine) -> ConfigError:
             )
     if isinstance(error, OverrideParseException):
         typed = next((o.text for o in line.overrides if not _is_readable(o)), error.override)
-        return ConfigError(f"'{typed}' cannot be read", hint="""text with special characters: 'key="value"'""")
+        quoted = """text with special characters: 'key="value"', in a list 'key=["rank=3"]'"""
+        return ConfigError(f"'{typed}' cannot be read", hint=quoted)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return ConfigError(f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}")

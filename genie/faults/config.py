@@ -18,6 +18,9 @@ from genie.units import parse_ns
 
 LEAST_WINDOW_NS = 10_000_000
 """Shorter than this, a window's edges would be mostly the time that the commands take."""
+MOST_WINDOW_NS = 7 * 24 * 3600 * 10**9
+"""What a warden takes, of every time."""
+_ONE_KIND = "a recipe's own are emptied by window.at= window.for= window.period= window.duty=null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,9 @@ class WindowConfig:
     def __post_init__(self) -> None:
         by_time, by_iteration = bool(self.at or self.for_), self.at_iteration is not None
         if by_time and (by_iteration or self.for_iterations is not None):
-            raise ConfigError("at/for and at_iteration/for_iterations are given: choose one of the two", key="at")
+            raise ConfigError(
+                "at/for and at_iteration/for_iterations are given: choose one of the two", key="at", hint=_ONE_KIND
+            )
         if self.for_iterations is not None and not by_iteration:
             raise ConfigError("needs at_iteration", key="for_iterations")
         if by_iteration and (self.at_iteration or 0) < 0:
@@ -49,12 +54,14 @@ class WindowConfig:
         if bool(self.period) != (self.duty is not None):
             raise ConfigError("period and duty go together: in effect for duty of each period", key="period")
         if self.period and by_iteration:
-            raise ConfigError("goes with at/for, not with at_iteration", key="period")
+            raise ConfigError("goes with at/for, not with at_iteration", key="period", hint=_ONE_KIND)
         if self.duty is not None and not 0 < self.duty < 1:
             raise ConfigError(f"expected a share above 0 and below 1, found {self.duty}", key="duty")
         for key, text in (("at", self.at), ("for", self.for_), ("period", self.period)):
             if text and parse_ns(text, key=key) < (0 if key == "at" else LEAST_WINDOW_NS):
                 raise ConfigError(f"must be at least {LEAST_WINDOW_NS // 1_000_000} ms, found {text}", key=key)
+            if text and parse_ns(text, key=key) > MOST_WINDOW_NS:
+                raise ConfigError(f"must be at most 7 days, found {text}", key=key)
         if self.period and min(self.open_ns, self.period_ns - self.open_ns) < LEAST_WINDOW_NS:
             raise ConfigError(f"{self.duty} of {self.period} leaves less than 10 ms in or out of effect", key="duty")
 
@@ -131,7 +138,11 @@ class FaultConfig:
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise ConfigError(f"expected a number above 0 and up to 1, found {self.fraction}", key="fraction")
         if self.count is not None and self.fraction is not None:
-            raise ConfigError("count is given too: choose one of the two", key="fraction")
+            raise ConfigError(
+                "count is given too: choose one of the two",
+                key="fraction",
+                hint="a recipe's own is emptied by count=null",
+            )
         known = {parameter.name: parameter for parameter in load_mechanism(self.role).parameters}
         for given in self.parameters:
             if given not in known:

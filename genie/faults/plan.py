@@ -40,6 +40,7 @@ class RunFacts:
     ``packets`` is ``fabric.packets``: "exact" or "bulk". ``congestion_control`` "" means not known.
     ``time_dilation`` divides every rate on the wire. ``placement`` is the host of each rank, for ``rank=3``.
     ``addresses``: IPv4 of each host. ``platforms`` of each node, best first; a node that isn't there is ["linux"].
+    ``iterations`` of the run with its warm-up, 0: not known.
     """
 
     packets: str = "bulk"
@@ -50,6 +51,7 @@ class RunFacts:
     placement: tuple[str, ...] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)
     platforms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    iterations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,31 @@ def plan_faults(
                     hint=f"give them different targets: fault.{plan.name}.targets=[…]",
                 )
             taken[what] = plan.name
+    for plan in plans:
+        _refuse_undone(plan, [other for other in plans if other is not plan])
     return plans
+
+
+def _refuse_undone(plan: FaultPlan, others: Sequence[FaultPlan]) -> None:
+    """Refuse a fault whose undo would undo another one, too."""
+    if not plan.mechanism.puts_back:
+        return
+    reached = _reached(plan)
+    for other in others:
+        alike = other.role == plan.role and plan.mechanism.acts_on == "node"  # several ports of a node undo with care
+        both = [node for node in (_reached(other) if alike else other.nodes) if node in reached]
+        if both and (alike or other.mechanism.changes in plan.mechanism.puts_back):
+            what = plan.mechanism.puts_back[0] if alike else other.mechanism.changes
+            raise PlanError(
+                f"faults {plan.name!r} and {other.name!r} do not go together on {both[0]}: what undoes {plan.name!r} "
+                f"puts back the {what} of its nodes",
+                hint=f"give them other targets (fault.{other.name}.targets=[…]), or make one fault of both",
+            )
+
+
+def _reached(plan: FaultPlan) -> tuple[str, ...]:
+    """Nodes that a fault changes, and those that the nodes it takes down are cabled to."""
+    return tuple(dict.fromkeys(n for change in plan.changes for n in (change.node, *(at.peer for at in change.links))))
 
 
 def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capabilities, facts: RunFacts) -> FaultPlan:
@@ -213,6 +239,12 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
         raise PlanError(f"fault: {name!r} cannot be the name of a fault: letters, digits, '_' and '-' only, at most 63")
     mechanism = load_mechanism(config.role)
     _refuse_unfit(name, mechanism, ("faults",), capabilities, facts)
+    first = config.window.at_iteration
+    if first is not None and 0 < facts.iterations <= first:
+        raise PlanError(
+            f"fault.{name}.window.at_iteration: {first} is past the end: the run has {facts.iterations} iterations "
+            f"with its warm-up, the last is {facts.iterations - 1}"
+        )
     places: list[tuple[str, str, str, Port | None, int | None]] = []  # target, node, object, port, index
     if mechanism.acts_on in ("node", "host"):
         nodes: tuple[Node, ...] = resolve_nodes(

@@ -56,8 +56,10 @@ class Mechanism:
     """A role's declaration.
 
     ``acts_on``: whether a node's name and a count mean links, single ports, nodes or hosts. ``changes``: the thing that
-    two faults cannot both change. ``placed``: where the change for a port is made: at its own egress, or where its
-    packets arrive. ``spread``: "upstream" where the ports that feed the switch of a faulted port are faulted with it.
+    two faults cannot both change; ``puts_back``: what it changes and restores besides, at the node and, for a fault of
+    nodes, at the nodes it is cabled to, so that no other fault may change that there. ``placed``: where the change for
+    a port is made: at its own egress, or where its packets arrive. ``spread``: "upstream" where the ports that feed
+    the switch of a faulted port are faulted with it.
     ``requires``: capabilities of the fabric. ``needs_port``: "ecn" where the port must mark.
     ``needs_run``: settings of the run without which the fault shows nothing. ``evidence``: rules of
     `genie.faults.evidence`. ``twin_counter``: total over all ports that a healthy twin must show above 0.
@@ -69,6 +71,7 @@ class Mechanism:
     risk: str
     acts_on: str
     changes: str
+    puts_back: tuple[str, ...]
     placed: str
     spread: str
     requires: tuple[str, ...]
@@ -131,7 +134,7 @@ class Platform:
 
 _KEYS = {
     "summary", "hypothesis", "risk", "acts_on", "changes", "placed", "requires", "needs_port", "needs_run",
-    "parameters", "evidence", "twin_counter", "spread",
+    "parameters", "evidence", "twin_counter", "spread", "puts_back",
 }  # fmt: skip
 _PLATFORM_KEYS = {
     "support", "read", "before", "do", "later", "after", "undo", "volatile", "deadman", "risk", "note",
@@ -163,6 +166,7 @@ def load_mechanism(role: str, folder: Path | None = None) -> Mechanism:
         risk=str(raw["risk"]),
         acts_on=str(raw["acts_on"]),
         changes=str(raw["changes"]),
+        puts_back=_texts(raw.get("puts_back")),
         placed=str(raw["placed"]),
         spread=str(raw["spread"]),
         requires=_texts(raw.get("requires")),

@@ -306,6 +306,10 @@ def _why_invalid(
         why = fault.why_not_in_effect()
         if why:
             return f"fault {fault.name}: {why}"
+        parts = next((found for found in metrics.windowed if found.fault == fault.name), None)
+        if parts is not None and not any(parts.met):
+            warmup = f" (the first {run.plan.warmup} are to warm up)" if run.plan.warmup else ""
+            return f"fault {fault.name}: no measured iteration{warmup} met a window of it, so they tell nothing of it"
         if fault.twin_counter and twin is not None:
             seen = getattr(twin.fabric, fault.twin_counter, None)
             if not seen:

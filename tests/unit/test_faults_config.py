@@ -75,6 +75,8 @@ def test_kinds(keys: dict[str, Any], kind: str, numbers: tuple[int, int, int, in
         pytest.param({"period": "1s", "duty": 0.999}, "duty", "less than 10 ms", id="too short out of effect"),
         pytest.param({"period": "1ms", "duty": 0.5}, "period", "at least 10 ms", id="too short a period"),
         pytest.param({"at": "2s", "for": "1ms"}, "for", "at least 10 ms", id="too short a window"),
+        pytest.param({"for": "1000000h"}, "for", "at most 7 days", id="longer than any warden lives"),
+        pytest.param({"at": "169h"}, "at", "at most 7 days", id="later than any warden lives"),
         pytest.param({"at": "2"}, "at", "expected a duration", id="no unit"),
         pytest.param({"at": "later"}, "at", "expected a duration", id="not a time"),
         pytest.param({"at": "-2s"}, "at", "expected a duration", id="before the start"),
@@ -88,6 +90,14 @@ def test_refusals_name_the_key(keys: dict[str, Any], at: str, words: str) -> Non
         made(**keys)
     assert caught.value.key == f"fault.f.window.{at}"
     assert words in str(caught.value)
+
+
+def test_the_windows_of_a_recipe_can_be_emptied_for_another_kind() -> None:
+    with pytest.raises(ConfigError) as caught:
+        made(**{"at": "1s", "period": "3s", "duty": 0.1, "at_iteration": 2})
+    assert "window.at= window.for= window.period= window.duty=null" in str(caught.value.hint)
+    emptied = made(**{"at": "", "for": "", "period": "", "duty": None, "at_iteration": 2})
+    assert emptied.kind == "iterations"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 
 from genie.errors import ConfigError, EnvironmentUnfit, PlanError
 from genie.fabric.base import Capabilities
-from genie.faults.config import FaultConfig, available_faults
+from genie.faults.config import FaultConfig, WindowConfig, available_faults
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
 from genie.paths import conf_dir
 from genie.schema import build
@@ -141,6 +142,48 @@ def test_marking_cannot_be_taken_from_ports_that_do_not_mark() -> None:
     unmarked = build_topology(LeafSpineConfig(ecn=False))
     with pytest.raises(PlanError, match="every port that switches selects is one which marks nothing"):
         plan_faults({"f": config("port_ecn", "switches", parameters={})}, unmarked, ALL_CAN, EXACT)
+
+
+DOWN = FaultConfig("port_state", "leaf0-spine0")
+DEAD, SKEWED = FaultConfig("node_down", "spine0"), FaultConfig("node_ecmp", "leaf0", parameters={"uplinks": 1})
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        pytest.param({"a": SKEWED, "b": DEAD}, "'b' and 'a' do not go together on leaf0", id="its neighbours' routes"),
+        pytest.param({"a": DEAD, "b": SKEWED}, "'a' and 'b' do not go together on leaf0", id="in the other order"),
+        pytest.param({"a": DOWN, "b": SKEWED}, "puts back the ECMP next hops", id="the routes of its node"),
+        pytest.param({"a": DEAD, "b": replace(DEAD, targets="spine1")}, "make one fault|on leaf0", id="two switches"),
+        pytest.param({"a": DEAD, "b": DOWN}, "do not go together", id="a port that is down already"),
+        pytest.param(
+            {"a": DEAD, "b": replace(DOWN, targets="leaf0/h0")}, "on leaf0", id="routes, by way of a host's port"
+        ),
+    ],
+)
+def test_faults_whose_undo_would_undo_another_are_refused(faults: dict[str, FaultConfig], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        plan_faults(faults, clos(), ALL_CAN, EXACT)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param({"a": replace(DEAD, targets=("spine0", "spine1"))}, id="two switches in one"),
+        pytest.param({"a": DOWN, "b": replace(DOWN, targets="leaf0/h0")}, id="two ports of a node"),
+        pytest.param({"a": DOWN, "b": replace(SKEWED, targets="leaf1")}, id="other nodes"),
+        pytest.param({"a": DEAD, "b": config(targets="h0")}, id="other things"),
+    ],
+)
+def test_faults_that_leave_each_other_alone_go_together(faults: dict[str, FaultConfig]) -> None:
+    assert len(plan_faults(faults, clos(), ALL_CAN, EXACT)) == len(faults)
+
+
+def test_a_window_of_iterations_must_begin_within_the_run() -> None:
+    late = replace(config(), window=WindowConfig(at_iteration=9))
+    assert plan_faults({"f": late}, clos(), ALL_CAN, replace(EXACT, iterations=10))
+    with pytest.raises(PlanError, match=r"at_iteration: 9 is past the end: the run has 9 iterations .* the last is 8"):
+        plan_faults({"f": late}, clos(), ALL_CAN, replace(EXACT, iterations=9))
 
 
 def test_faults_on_different_things_of_one_port_go_together() -> None:

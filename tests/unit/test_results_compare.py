@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rundir_maker import IN_EFFECT, make_run
+from rundir_maker import FLAPPING, IN_EFFECT, MS, T, make_run
 
 from genie.errors import GenieError
 from genie.results import statistics
@@ -172,6 +172,7 @@ def test_no_baseline_when_none_is_wanted(tmp_path):
     assert verdict(tmp_path, make_run(tmp_path), baseline="none") == ("measured", "no baseline was asked for")
 
 
+IN_WARMUP = replace(FLAPPING, windows=((T + 5 * MS, T + 20 * MS),))
 NOT_PLACED = replace(IN_EFFECT, state="not_in_effect", checks=(Check("shaper", "10 Mb/s", "none", False),))
 
 
@@ -182,11 +183,21 @@ NOT_PLACED = replace(IN_EFFECT, state="not_in_effect", checks=(Check("shaper", "
         ({"dropped": 5}, "5 events found no room"),
         ({"faults": (NOT_PLACED,)}, "not in effect: shaper: expected 10 Mb/s, found none"),
         ({"faults": (replace(IN_EFFECT, start_mono_ns=None),)}, "never applied"),
+        ({"faults": (IN_WARMUP,)}, "no measured iteration (the first 1 are to warm up) met a window of it"),
         ({"faults": (replace(IN_EFFECT, problem="could not be reverted: x"),)}, "could not be reverted"),
         ({"status": "aborted"}, "the run was aborted"),
         ({"iteration_ms": (30,)}, "warm-up"),
     ],
-    ids=["saturated", "lost events", "no evidence", "not applied", "not reverted", "aborted", "nothing measured"],
+    ids=[
+        "saturated",
+        "lost events",
+        "no evidence",
+        "not applied",
+        "in warm-up",
+        "not reverted",
+        "aborted",
+        "nothing measured",
+    ],
 )
 def test_numbers_that_are_not_what_they_say_are_invalid(tmp_path, changes, said):
     baseline(tmp_path)
@@ -216,7 +227,16 @@ def test_a_planned_fault_without_a_record_is_invalid(tmp_path):
 
 
 ECN_OFF = FaultOutcome(
-    "ecn_off", "port_ecn", ("leaf0/spine0",), 1, 2, "in_effect", True, (Check("CE", "0", "0", True),), {}, "ce_marked"
+    "ecn_off",
+    "port_ecn",
+    ("leaf0/spine0",),
+    1,
+    None,
+    "in_effect",
+    True,
+    (Check("CE", "0", "0", True),),
+    {},
+    "ce_marked",
 )
 
 
