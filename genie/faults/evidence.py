@@ -9,7 +9,7 @@ a run whose faults are not all in effect is invalid.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,6 +81,8 @@ class Observed:
     was read while the fault was in effect; absent where that failed, with the reason in ``failures``. ``windows``:
     (start, end) of each stretch in effect, end 0 where it lasted. ``fired``: nodes whose dead-man's switch undid the
     fault before its time. ``dead``: a sentence for each node whose warden did not live to keep the windows.
+    ``rounds``: the number of the window in which each of ``states`` was read. ``words``: what a role's templates may
+    name on a node beside their port. ``found``: the state of each target before the fault, as the journal has it.
     """
 
     before: Mapping[str, Mapping[str, int]]
@@ -92,6 +94,17 @@ class Observed:
     windows: tuple[tuple[int, int], ...] = ()
     fired: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
+    rounds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    found: Mapping[str, State] = field(default_factory=dict)
+
+    def total(self, target: str, counter: str) -> int:
+        """A counter of a target's own reading that begins anew in each window, over all of them."""
+        states = self.states.get(target, ())
+        highest: dict[int, int] = {}
+        for number, state in zip(self.rounds.get(target, (0,) * len(states)), states, strict=True):
+            highest[number] = max(highest.get(number, 0), int(state.get(counter, 0)))
+        return sum(highest.values())
 
     def risen(self, where: str, counter: str) -> int | None:
         """How far a cumulative counter rose; None where it wasn't recorded at both ends."""
@@ -196,7 +209,7 @@ def in_place(plan: FaultPlan, observed: Observed) -> list[Check]:
             checks.append(Check(what, "as the fault makes it", why, False, port=port))
             continue
         told = plan.port_variables(change)
-        variables = {"port": {**told, **told["set"]}}
+        variables = {"port": {**told, **told["set"]}, **observed.words.get(change.node, {})}
         expected = plan.platform(change).after
         wrong = [line for state in states for line in differences(expected, state, variables)]
         shown = ", ".join(f"{key} {states[-1].get(key)}" for key in expected) or "read"
@@ -309,24 +322,13 @@ def _judge_rate(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[
 # ---- packets lost on the wire -----------------------------------------------------------------------------------
 
 
-def total_of(states: Sequence[State], counter: str) -> int:
-    """A counter that begins anew in each window, over all of them: it rises in one, and falls from one to the next."""
-    total = last = 0
-    for count in (int(state.get(counter, 0)) for state in states):
-        if count < last:
-            total += last
-        last = count
-    return total + last
-
-
 def _judge_drops(plan: FaultPlan, observed: Observed) -> tuple[list[Check], dict[str, float]]:
     checks: list[Check] = []
     facts: dict[str, float] = {}
     packets_in_all = drops_in_all = 0
     for change in plan.changes:
         port, chance = change.target, int(change.values["ratio_ppb"]) / PPB
-        states = observed.states.get(port, ())
-        packets, drops = total_of(states, "packets"), total_of(states, "taken")
+        packets, drops = observed.total(port, "packets"), observed.total(port, "taken")
         facts |= {f"{port}.packets": packets, f"{port}.lost": drops}
         packets_in_all, drops_in_all = packets_in_all + packets, drops_in_all + drops
         checks.append(

@@ -105,11 +105,13 @@ class Task:
 
     def variables(self, port: Mapping[str, Any]) -> dict[str, Any]:
         """What the templates of a change may name: parameters are the port's own keys."""
-        seconds = -(-self.ttl_ns // 1_000_000_000)
-        hms = (
-            f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"  # for gear that keeps the limit itself
-        )
-        return {"port": {**port, **port["set"]}, **self.words, "ttl_hms": hms}
+        return {"port": {**port, **port["set"]}, **self.words, "ttl_hms": limit_hms(self.ttl_ns)}
+
+
+def limit_hms(ttl_ns: int) -> str:
+    """A time limit as gear that keeps it itself takes it: hours, minutes, seconds, rounded up."""
+    seconds = -(-ttl_ns // 1_000_000_000)
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 def prepare(task: Task, shell: Shell) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from genie.faults.evidence import Check, Observed, Rule, risen_in_effect, total_of
+from genie.faults.evidence import Check, Observed, Rule, risen_in_effect
 from genie.faults.plan import Change, FaultPlan
 
 Judged = tuple[list[Check], dict[str, float]]
@@ -199,15 +199,14 @@ def _judge_rewritten(plan: FaultPlan, observed: Observed) -> Judged:
     facts: dict[str, float] = {}
     changed = 0
     for change in plan.changes:
-        states = observed.states.get(change.target, ())
-        own = total_of(states, "taken")
-        facts |= {f"{change.target}.packets": total_of(states, "packets"), f"{change.target}.changed": own}
+        own = observed.total(change.target, "taken")
+        facts |= {f"{change.target}.packets": observed.total(change.target, "packets"), f"{change.target}.changed": own}
         changed += own
     return [_exercised("packets were changed on a faulted port", "at least 1", str(changed), changed > 0)], facts
 
 
 def _judge_oversize(plan: FaultPlan, observed: Observed) -> Judged:
-    """The interface's own count of what it dropped, from the first to the last reading while the fault was there."""
+    """The interface's own count of what it dropped, from before the fault to the last reading while it was there."""
     facts: dict[str, float] = {}
     checks: list[Check] = []
     dropped = 0
@@ -218,8 +217,9 @@ def _judge_oversize(plan: FaultPlan, observed: Observed) -> Judged:
                 Check(f"oversize drops of {change.target}", "recorded", "not read", False, port=change.target)
             )
             continue
-        facts[f"{change.target}.dropped"] = max(counts)
-        dropped += max(counts)
+        own = max(counts) - int(observed.found.get(change.target, {}).get("rx_dropped", 0))
+        facts[f"{change.target}.dropped"] = own
+        dropped += own
     checks.append(_exercised("packets above the MTU were dropped", "at least 1", str(dropped), dropped > 0))
     return checks, facts
 
@@ -260,8 +260,7 @@ def _judge_delayed(plan: FaultPlan, observed: Observed) -> Judged:
     checks: list[Check] = []
     for change in plan.changes:
         # Each window has its own queue, so its own counters; within one they only rise.
-        states = observed.states.get(change.target, ())
-        packets, lost = (sum(int(state.get(key, 0)) for state in states) for key in ("packets", "drops"))
+        packets, lost = (observed.total(change.target, key) for key in ("packets", "drops"))
         facts |= {f"{change.target}.delayed": packets, f"{change.target}.delay_ns": int(change.values["delay_ns"])}
         checks.append(Check(f"losses in the detour of {change.target}", "0", str(lost), lost == 0, port=change.target))
     delayed = sum(int(value) for key, value in facts.items() if key.endswith(".delayed"))

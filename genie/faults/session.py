@@ -28,6 +28,7 @@ from genie.faults.ansible_job import python_path
 from genie.faults.change import State, parse_state, reading_line, render_argv, render_reads, split_reading
 from genie.faults.evidence import EvidenceRecord, Observed, find_rule, judge
 from genie.faults.journal import Entry, Journal, Owner, read_journal
+from genie.faults.life import limit_hms
 from genie.faults.plan import Change, FaultPlan, words
 
 APPLY_PHASES = ("prepare", "act")
@@ -211,11 +212,14 @@ class FaultSession:
         for plan in self.plans:
             self._look_at_wardens(plan)
             states: dict[str, tuple[State, ...]] = {}
+            rounds: dict[str, tuple[int, ...]] = {}
             failures: dict[str, str] = {}
             for node in plan.nodes:
                 changes = [change for change in plan.changes if change.node == node]
                 try:
-                    states |= self._states(plan, node, changes)
+                    found, numbers = self._states(plan, node, changes)
+                    states |= found
+                    rounds |= dict.fromkeys(found, numbers)
                 except RunAborted as error:
                     failures |= dict.fromkeys((change.target for change in changes), error.message)
             texts = {
@@ -228,9 +232,18 @@ class FaultSession:
             }
             windows = tuple((w.started_ns, w.ended_ns) for w in self.windows() if w.fault == plan.name)
             fired = [node for node in plan.nodes if (s := self._statuses.get((plan.name, node))) and s.fired]
-            seen = Observed(before, after, samples, texts, states, failures, windows, tuple(fired), self._dead(plan))
+            seen = Observed(
+                before, after, samples, texts, states, failures, windows, tuple(fired), self._dead(plan), rounds,
+                {node: self._words(plan, node) for node in plan.nodes}, self._found(plan),
+            )  # fmt: skip
             records.append(judge(plan, seen))
         return tuple(records)
+
+    def _found(self, plan: FaultPlan) -> dict[str, State]:
+        """The state of each target before the fault, as the journal has it."""
+        places = {(entry.intent.node, entry.intent.object): entry.intent.old for entry in self._own_entries()
+                  if entry.intent.fault == plan.name}  # fmt: skip
+        return {c.target: places[c.node, c.object] for c in plan.changes if (c.node, c.object) in places}
 
     def _dead(self, plan: FaultPlan) -> tuple[str, ...]:
         """Sentences about wardens that did not live to keep the windows of a fault; of one for the whole run what is
@@ -381,32 +394,40 @@ class FaultSession:
             if done.returncode == 0:
                 self._statuses[plan.name, node] = warden.parse_status(done.stdout)
 
-    def _states(self, plan: FaultPlan, node: str, changes: Sequence[Change]) -> dict[str, tuple[State, ...]]:
-        """State of each target while the fault was in effect: now, or as the warden read it in each window."""
+    def _states(
+        self, plan: FaultPlan, node: str, changes: Sequence[Change]
+    ) -> tuple[dict[str, tuple[State, ...]], tuple[int, ...]]:
+        """State of each target while the fault was in effect, now or as the warden read it, and in which of its windows
+        each reading was made.
+        """
         how = plan.platform(changes[0])
         variables = [self._variables(plan, change) for change in changes]
         commands = [argv for own in variables for argv in render_reads(how, own)]
         status = self._statuses.get((plan.name, node))
         is_whole = plan.config.window.kind == "whole"
         rounds: list[list[tuple[int, str]]] = []
+        numbers: list[int] = []
         if not is_whole:
             if status is None or not status.openings:
                 why = "; ".join(status.failures) if status else "its warden does not answer"
                 raise RunAborted(f"no window of it opened on {node}{f': {why}' if why else ''}")
             rounds = [split_reading(text, len(commands)) for text in status.checks]
+            numbers = list(status.checked)
         if is_whole or (status and not status.openings[-1].undo_began_ns):
             done = self.fabric.run(node, ["sh", "-c", reading_line(commands)])
             try:
                 rounds.append(split_reading(done.stdout, len(commands)))
             except ValueError as error:
                 raise RunAborted(f"the read-back at the end said {error}: {done.stderr.strip()}") from error
+            numbers.append(status.openings[-1].index if status and status.openings else 0)
         count = len(how.read)
-        return {
+        states = {
             change.target: tuple(
                 parse_state(how.read, answers[index * count : (index + 1) * count], own) for answers in rounds
             )
             for index, (change, own) in enumerate(zip(changes, variables, strict=True))
         }
+        return states, tuple(numbers)
 
     def _variables(self, plan: FaultPlan, change: Change) -> dict[str, Any]:
         port = plan.port_variables(change)
@@ -415,7 +436,8 @@ class FaultSession:
     def _words(self, plan: FaultPlan, node: str) -> dict[str, str]:
         """What commands on a node may name beside their port."""
         tools = {name.replace("-", "_"): self.fabric.tool(name) for name in TOOLS}
-        return {**words(plan.name, node, plan.marker), **tools, "state": self.fabric.state_dir(node)}
+        own = {"state": self.fabric.state_dir(node), "ttl_hms": limit_hms(self.ttl_ns)}
+        return {**words(plan.name, node, plan.marker), **tools, **own}
 
     def _take_charge(self) -> None:
         try:

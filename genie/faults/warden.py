@@ -218,6 +218,8 @@ class Status:
     openings: tuple[Opening, ...] = ()
     windows: tuple[tuple[int, int], ...] = ()
     checks: tuple[str, ...] = ()
+    checked: tuple[int, ...] = ()
+    """The number of the window in which each of ``checks`` was made."""
     fired: bool = False
     failures: tuple[str, ...] = ()
     ok: bool = True
@@ -245,6 +247,7 @@ def parse_status(text: str) -> Status:
             openings=openings,
             windows=tuple((opening.began_ns, opening.ended_ns) for opening in openings),
             checks=tuple(str(event["stdout"]) for event in events if event["event"] == "checked"),
+            checked=tuple(int(event["i"]) for event in events if event["event"] == "checked"),
             fired=any(event["event"] == "fired" for event in events),
             failures=failures,
             ok=bool(answer["ok"]),

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,11 +22,10 @@ from genie.errors import RunAborted
 from genie.fabric.base import Capabilities
 from genie.faults.change import State, parse_state, render_word
 from genie.faults.config import FaultConfig, WindowConfig
-from genie.faults.evidence import EvidenceRecord, Observed, is_plausible_count, judge, peak_rate_bps
+from genie.faults.evidence import EvidenceRecord, Observed, in_place, is_plausible_count, judge, peak_rate_bps
 from genie.faults.parameters import PPB
 from genie.faults.plan import DRY_TOOLS, Change, FaultPlan, RunFacts, plan_faults
 from genie.faults.plan import words as plan_words
-from genie.faults.reading import PARSERS
 from genie.results.ports import NOT_KNOWN, RECORD
 from genie.topology.model import Ecn, Link, Node, Port, PortModel, Topology
 
@@ -63,7 +63,8 @@ def shaper(rate_bps: int, kind: str = "tbf") -> str:
 def drops(packets: int, lost: int, ppb: int = 1_000_000, chain: str = "at_h0") -> str:
     match = {"match": {"op": "<", "left": {"numgen": {"mode": "random", "mod": PPB}}, "right": ppb}}
     rules = [[{"counter": {"packets": packets}}], [match, {"counter": {"packets": lost}}, {"drop": None}]]
-    return json.dumps({"nftables": [{"rule": {"chain": chain, "expr": expression}} for expression in rules]})
+    told = [{"rule": {"table": "genie_f_h0", "chain": chain, "expr": expression}} for expression in rules]
+    return json.dumps({"nftables": [{"table": {"name": "genie_f_h0"}}, *told]})
 
 
 def read(fault: FaultPlan, text: str, change: Change) -> State:
@@ -139,8 +140,7 @@ def test_loss(text: str, state: str, words: str) -> None:
 
 
 def test_a_table_that_is_gone_is_no_loss() -> None:
-    gone = Observed({}, {}, None, {}, {"h0/leaf0": (PARSERS["nft_table"]("", 1, {}),)})
-    assert judge(LOSSY, gone).state == "not_in_effect"
+    assert judge(LOSSY, observe(LOSSY, '{"nftables": []}')).state == "not_in_effect"
 
 
 UNMARKED = plan("port_ecn")
@@ -294,13 +294,40 @@ def test_what_a_counter_did_outside_the_windows_says_nothing(
     assert record.state == state, record.summary()
 
 
-def test_losses_of_all_windows_are_taken_together() -> None:
+@pytest.mark.parametrize(
+    "counted",
+    [
+        pytest.param([(9, 0), (50_000, 40), (7, 0), (50_000, 60)], id="it falls from one to the next"),
+        pytest.param([(9, 0), (50_000, 40), (50_000, 41), (50_000, 60)], id="it does not"),
+    ],
+)
+def test_losses_of_all_windows_are_taken_together(counted: list[tuple[int, int]]) -> None:
+    """Each window has its own table, read as it opens and as it ends."""
     fault = windowed("port_loss", WindowConfig(period="1s", duty=0.5), ratio="0.1%")
-    counted = [(9, 0), (50_000, 40), (7, 0), (50_000, 60)]  # each window's own table, read as it opens and as it ends
     states = tuple(read(fault, drops(packets, lost), fault.changes[0]) for packets, lost in counted)
-    record = judge(fault, Observed({}, {}, None, {}, {"h0/leaf0": states}, {}, ((1, 2), (3, 4))))
+    rounds = {"h0/leaf0": (0, 0, 1, 1)}
+    record = judge(fault, Observed({}, {}, None, {}, {"h0/leaf0": states}, {}, ((1, 2), (3, 4)), rounds=rounds))
     assert record.state == "in_effect", record.summary()
-    assert record.facts == {"h0/leaf0.packets": 100_000, "h0/leaf0.lost": 100}
+    assert record.facts["h0/leaf0.lost"] == 100
+
+
+def test_oversize_packets_of_before_the_fault_are_not_its_own() -> None:
+    fault = plan("port_mtu", mtu="1500")
+    big = ({"mtu": 1500, "up": True, "rx_dropped": 70},)
+    for before, state in ((70, "not_exercised"), (60, "in_effect")):
+        found = {"h0/leaf0": {"mtu": 4200, "rx_dropped": before}}
+        record = judge(fault, Observed({}, {}, None, {}, {"h0/leaf0": big}, found=found))
+        assert (record.state, record.facts["h0/leaf0.dropped"]) == (state, 70 - before)
+
+
+def test_conditions_may_name_what_commands_may() -> None:
+    """As while a fault lives: the fault, the node, its time limit."""
+    told = {"fault": "f", "node": "h0", "ttl_hms": "00:10:00"}
+    how = replace(SLOW.platform(SLOW.changes[0]), after={"limit": "{{ fault }} on {{ node }} for {{ ttl_hms }}"})
+    with patch.object(FaultPlan, "platform", lambda *_: how):
+        states = {"h0/leaf0": ({"limit": "f on h0 for 00:10:00"},)}
+        checks = in_place(SLOW, Observed({}, {}, None, {}, states, words={"h0": told}))
+    assert [check.ok for check in checks] == [True]
 
 
 def test_what_was_not_read_is_not_in_place() -> None:
