@@ -215,7 +215,8 @@ def test_a_host_without_room_for_its_events_is_named(lab, tmp_path):
     # Every host's own file system has 160 MB; the events of so many iterations do not fit on m1 any more.
     lab["m1"].run("dd if=/dev/zero of=/run/genie/fill bs=1M count=110 2>/dev/null")
     try:
-        code, words, folder = run(tmp_path, four(lab), "workload.ranks=4", "workload.iterations=15000")
+        more = ("workload.ranks=4", "workload.iterations=15000", "fabric.time_limit=10h")
+        code, words, folder = run(tmp_path, four(lab), *more)
     finally:
         lab["m1"].run("rm /run/genie/fill")
     assert code == 4
