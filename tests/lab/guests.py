@@ -116,7 +116,7 @@ def accelerated(kvm: bool) -> list[str]:
 
 def probe_argv(parts: Parts, kvm: bool) -> list[str]:
     """QEMU's command for a machine that says `genie-lab: probed` and ends."""
-    return [*_bare(parts, "genie_lab=probe"), *accelerated(kvm), "-m", "256"]
+    return [*_bare(parts, "genie_lab=probe", kvm), *accelerated(kvm), "-m", "256"]
 
 
 def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wire: int) -> list[str]:
@@ -130,7 +130,7 @@ def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wi
     net = machine.manage_network
     user = f"user,id=manage,ipv6=off,net={net}.0/24,host={net}.2,hostfwd=tcp:127.0.0.1:0-{net}.15:22"
     return [
-        *_bare(parts, "genie_lab=boot"),
+        *_bare(parts, "genie_lab=boot", kvm),
         *accelerated(kvm),
         *("-name", f"genie-lab-{machine.name}", "-smp", str(size.cpus), "-m", str(size.memory_mib)),
         *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
@@ -141,12 +141,15 @@ def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wi
     ]
 
 
-def _bare(parts: Parts, word: str) -> list[str]:
+def _bare(parts: Parts, word: str, kvm: bool) -> list[str]:
+    # An emulated kernel measures its time stamp counter against timers that a busy host delivers late, and takes rates
+    # that are several times too small; it would notice only beyond some percent. HPET counts the host's own time.
+    clock = "" if kvm else "tsc=unstable clocksource=hpet "
     return [
         "qemu-system-x86_64",
         *("-machine", "q35", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"),
         *("-kernel", str(parts.kernel), "-initrd", str(parts.initrd)),
-        *("-append", f"console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off {word}"),
+        *("-append", f"console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off {clock}{word}"),
     ]
 
 

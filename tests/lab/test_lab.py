@@ -83,6 +83,16 @@ def test_a_user_finds_the_lab_by_its_folder(lab):
     assert "a lab is up in" in again.stderr
 
 
+def test_a_second_of_a_machine_is_a_second_of_the_host(lab):
+    """A kernel that measured its counter wrongly has clocks that are several times too fast."""
+    clock = lab.output("vm1", "cat", "/sys/devices/system/clocksource/clocksource0/current_clocksource").strip()
+    assert clock == ("kvm-clock" if lab.state["accelerator"] == "kvm" else "hpet")
+    for name in lab.names:
+        began = time.monotonic()
+        lab.output(name, "sleep", "3")
+        assert 2.9 <= time.monotonic() - began <= 6
+
+
 def test_the_hosts_files_are_seen_but_cannot_be_changed(lab, tmp_path):
     probe = f"genie-lab-{os.getpid()}"
     assert lab.output("vm1", "sh", "-c", f"touch /usr/{probe} && ls /usr/{probe}").strip() == f"/usr/{probe}"
