@@ -22,6 +22,7 @@ from rundir_maker import (
     write_samples,
 )
 
+from genie.clocks import ClockLook, Clocks, HostClock
 from genie.errors import GenieError
 from genie.results.collectives import busbw_factor, call_facts
 from genie.results.metrics import covered, measure
@@ -63,6 +64,22 @@ def test_clocks_of_different_hosts_meet_at_the_agreed_start(tmp_path):
     metrics = measure(run_of(tmp_path, writers, plan_changes={"iterations": 1, "warmup": 0, "one_clock": False}))
     assert metrics.iteration.each_ns == (12 * MS,)
     assert metrics.start_mono_ns is None
+
+
+def test_hosts_clocks_that_were_compared_are_one(tmp_path):
+    """h1's clock is 1000 s ahead and gains 2 ms over the 100 ms between the looks, which its events have in them."""
+    ahead = 1_000 * 10**9
+    writers = two([((0, 50), (0, 51))], starts=(T, T + ahead))  # it ends at 50 ms: 1 ms of the 51 is drift
+    writers[0].add(2, 0, 10 * MS, 10 * MS, 11 * MS, peer=1, size=5, call=0)
+    writers[1].add(3, 0, 25 * MS + MS // 2, 25 * MS + MS // 2, 25 * MS + MS // 2, peer=0, size=5, call=0)
+    run = run_of(tmp_path, writers, plan_changes={"iterations": 1, "warmup": 0, "one_clock": False})
+    clock = HostClock(ClockLook(T, ahead, 1000), ClockLook(T + 100 * MS, ahead + 2 * MS, 3000))
+    run.write_clocks(Clocks(T, {"h0": HostClock(ClockLook(T, 5, 10)), "h1": clock}))
+    metrics = measure(run)
+    assert metrics.iteration.each_ns == pytest.approx((50 * MS,), abs=0.03 * MS)
+    assert metrics.messages.basis == "receiver"
+    assert metrics.messages.max_ns == pytest.approx(15 * MS, abs=0.02 * MS)
+    assert (metrics.start_mono_ns, metrics.clock_error_ns) == (T, 3000)
 
 
 def test_an_iteration_that_one_rank_did_not_end_is_not_counted(tmp_path):
