@@ -187,7 +187,9 @@ class Journal:
 
 
 def read_journal(path: Path) -> JournalState:
-    """What the journal at ``path`` says; a missing file is an empty journal. Raises ValueError for a newer version."""
+    """What the journal at ``path`` says; a missing file is an empty journal. Raises ValueError for a newer version
+    and for a record that is whole and lacks what its kind has.
+    """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -205,19 +207,22 @@ def read_journal(path: Path) -> JournalState:
             continue
         if record["v"] != VERSION:
             raise ValueError(f"{path}: a journal of version {record['v']}, this GENIE reads version {VERSION}")
-        if record["kind"] == "owner":
-            ended = False
-            owner = Owner(
-                str(record["host"]),
-                str(record["boot_id"]),
-                _number(record["pid"]),
-                _number(record["start_ticks"]),
-                str(record["fabric"]),
-            )
-        elif record["kind"] == "closed" and not record["id"]:
-            ended = True
-        else:
-            _fold(entries, record)
+        try:
+            if record["kind"] == "owner":
+                ended = False
+                owner = Owner(
+                    str(record["host"]),
+                    str(record["boot_id"]),
+                    _number(record["pid"]),
+                    _number(record["start_ticks"]),
+                    str(record["fabric"]),
+                )
+            elif record["kind"] == "closed" and not record["id"]:
+                ended = True
+            else:
+                _fold(entries, record)
+        except KeyError as error:  # whole, so not cut short by a crash: somebody else wrote it
+            raise ValueError(f"{path}: a record of kind {record['kind']!r} lacks {error}") from error
     return JournalState(tuple(entries.values()), torn, owner, ended)
 
 

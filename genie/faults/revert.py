@@ -58,13 +58,19 @@ def settle(path: Path) -> Outcome:
         state = read_journal(path)
     except (OSError, ValueError) as error:
         raise GenieError(f"{path}: cannot be read as a journal of faults: {error}") from error
+    if state.owner is None and state.torn_lines > 1:  # one may be what a crash left of the first record
+        raise GenieError(
+            f"{path}: cannot be read as a journal of faults: none of its {state.torn_lines} lines is a record",
+            hint="what it said is lost; if its run may have changed real hosts, look at them",
+        )
     open_count = len(state.opened)
     if _died_early(state):
         with Journal(path) as journal:
             journal.end("settled")
         return Outcome(path, "closed", 0, "its runner died before it changed anything")
     if not open_count:
-        return Outcome(path, "clean", 0, "nothing was left open")
+        damaged = f" ({state.torn_lines} damaged lines were passed over)" if state.torn_lines else ""
+        return Outcome(path, "clean", 0, f"nothing was left open{damaged}")
     owner = state.owner
     if owner is None:
         return Outcome(path, "open", open_count, f"does not say whose fabric it changed; undo by hand:\n{_undo(state)}")

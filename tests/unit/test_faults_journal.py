@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genie.errors import GenieError
 from genie.faults.journal import Intent, Journal, read_journal
+from genie.faults.revert import settle
 
 
 def intent(node: str = "h0", fault: str = "link_rate") -> Intent:
@@ -148,3 +150,19 @@ def test_two_writers_at_once_never_mix_their_records(tmp_path: Path) -> None:
     state = read_journal(path)
     assert len(state.opened) == 60
     assert state.torn_lines == 0
+
+
+def test_a_record_that_lacks_what_its_kind_has_is_no_defect_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "faults.journal"
+    path.write_text('{"v": 1, "kind": "intent", "fault": "f"}\n')
+    with pytest.raises(ValueError, match="a record of kind 'intent' lacks 'run'"):
+        read_journal(path)
+    with pytest.raises(GenieError, match="cannot be read as a journal"):
+        settle(path)
+
+
+def test_a_journal_of_nothing_but_garbage_is_not_called_clean(tmp_path: Path) -> None:
+    path = tmp_path / "faults.journal"
+    path.write_bytes(b"\xff\x00\n{]\n")
+    with pytest.raises(GenieError, match="none of its 2 lines is a record"):
+        settle(path)
