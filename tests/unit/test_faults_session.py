@@ -13,7 +13,7 @@ from genie import topology
 from genie.errors import RunAborted
 from genie.fabric.base import Capabilities, Completed
 from genie.faults import session as module
-from genie.faults.config import FaultConfig
+from genie.faults.config import FaultConfig, WindowConfig
 from genie.faults.journal import Intent, Journal, read_journal
 from genie.faults.plan import RunFacts, plan_faults
 from genie.faults.session import FaultSession
@@ -165,3 +165,49 @@ def test_without_an_application_there_is_no_time_limit(tmp_path: Path) -> None:
         session.apply()
     session.progress(3)
     assert all(node == "" for node, _ in fabric.asked)
+
+
+OPENED = {"event": "opened", "i": 0, "planned_mono_ns": 5, "began_mono_ns": 5, "done_mono_ns": 6}
+CLOSED = {"event": "closed", "i": 0, "planned_mono_ns": 8, "began_mono_ns": 8, "done_mono_ns": 9}
+
+
+def shaped(rate_bps: int) -> str:
+    """What the read-back of a port's shaper prints, as a reading of one command."""
+    options = {"rate": rate_bps // 8, "burst": 6250, "burst_raw": "1312d", "limit": 100_000}
+    text = json.dumps([{"kind": "tbf", "handle": "7e1e:", "root": True, "options": options}])
+    return f"{text}\x1e0\x1e"
+
+
+class Closing(Scripted):
+    """A node whose window is open when its warden is first asked; ``later`` is what the warden adds after that."""
+
+    def __init__(self, *later: dict[str, Any]) -> None:
+        super().__init__()
+        read = {"event": "checked", "i": 0, "stdout": shaped(10_000_000)}
+        self.logs = [[OPENED, read], [OPENED, read, *later]]
+
+    def run(self, node: str, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> Completed:
+        if argv[0] == "sh":
+            return Completed(node, tuple(argv), 0, shaped(100_000_000), "")
+        events = self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
+        answer = json.loads(log("revert", False)) | {"alive": True, "state": "open", "log": events}
+        return Completed(node, tuple(argv), 0, json.dumps(answer), "")
+
+
+@pytest.mark.parametrize(
+    ("later", "rates"),
+    [
+        pytest.param([], (10_000_000, 100_000_000), id="still open: what we read counts"),
+        pytest.param([CLOSED], (10_000_000,), id="closed while we looked: what we read does not"),
+    ],
+)
+def test_a_window_that_ends_while_it_is_read_is_judged_by_its_warden(
+    tmp_path: Path, later: list[dict[str, Any]], rates: tuple[int, ...]
+) -> None:
+    window = WindowConfig(at="1s", period="1s", duty=0.5)
+    fault = FaultConfig("port_rate", "h0/switch0", parameters={"rate": "10%"}, window=window)
+    (plan,) = plan_faults({"slow": fault}, NETWORK, CAN, RunFacts())
+    session = FaultSession([plan], Closing(*later), tmp_path / "journal", tmp_path)  # type: ignore[arg-type]
+    session._look_at_wardens(plan)
+    states, _ = session._states(plan, "h0", plan.changes)
+    assert tuple(state["rate_bps"] for state in states["h0/switch0"]) == rates
