@@ -39,8 +39,9 @@ def finish(process, folder):
     finally:
         process.kill()
         process.wait()
-    newest = max((folder / "runs").glob("2*/"), key=lambda path: path.stat().st_mtime)
-    return code, said(folder), newest
+    made = list((folder / "runs").glob("2*/"))
+    assert made, said(folder)
+    return code, said(folder), max(made, key=lambda path: path.stat().st_mtime)
 
 
 def said(folder):
