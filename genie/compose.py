@@ -39,7 +39,10 @@ from genie.schema import DEFAULT_CHOICES, DEFAULT_FILES, Choice, refuse_code, su
 _VERSION_BASE = "1.3"
 # Hydra 1.4 wants this argument gone, 1.3 wants it given.
 warnings.filterwarnings("ignore", message="The version_base parameter is deprecated")
-_FOREIGN = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError)
+_FOREIGN = (
+    HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError,
+    RecursionError,
+)  # fmt: skip
 _HYDRA_CODE = re.compile(r"hydra\._internal\.core_plugins\.[\w.]+|hydra_plugins\.[\w.]+|logging\.[\w.]+")
 
 
@@ -172,12 +175,29 @@ def _composed(config: DictConfig, picked: Mapping[str, Any], overrides: tuple[st
         raise ConfigError("the configuration is not a mapping")
     mapping = {str(key): value for key, value in plain.items() if key not in {"hydra", "experiment"}}
     refuse_code(mapping)
+    _refuse_nameless(overrides, mapping.get("fault") or {})
     choices = {
         group: Choice("", str(picked[group]), line.chosen(group) is None and line.chosen("experiment") is None)
         for group in DEFAULT_CHOICES
         if isinstance(picked.get(group), str)
     }
     return Composed(mapping, choices, overrides)
+
+
+def _refuse_nameless(overrides: tuple[str, ...], faults: Any) -> None:
+    """A file that makes no fault of its own would leave the run without what was asked for, in silence."""
+    names: list[str] = []
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.key_or_group == "fault":
+            chosen = override.value()
+            names = [str(name) for name in (chosen if isinstance(chosen, list) else [chosen or []]) if name]
+    if len(faults) < len(names):
+        left = next((name for name in names if name not in faults), names[0])
+        raise ConfigError(
+            f"the file fault/{left}.yaml makes no fault of its own",
+            key="fault",
+            hint=f"it must begin with the line '# @package fault.{left}' and set role and targets",
+        )
 
 
 def _refuse_hydra_code(value: Any, path: str = "hydra") -> None:
@@ -222,6 +242,8 @@ def _translated(error: Exception, line: CommandLine) -> ConfigError:
         typed = next((o.text for o in line.overrides if not _is_readable(o)), error.override)
         quoted = """text with special characters: 'key="value"', in a list 'key=["rank=3"]'"""
         return ConfigError(f"'{typed}' cannot be read", hint=quoted)
+    if isinstance(error, RecursionError):
+        return ConfigError("a file of the configuration contains itself: a YAML alias within its own anchor")
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return ConfigError(f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}")

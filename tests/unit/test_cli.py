@@ -379,6 +379,23 @@ def test_user_files_never_name_code(small_tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the file fault/mine.yaml makes no fault of its own"),
+        ("# @package safety\nmax_ttl: 2h\n", "the file fault/mine.yaml makes no fault of its own"),
+        ("# @package fault.link_rate\nrole: port_rate\ntargets: [h0]\nparameters: {rate: 1%}\n", "makes no fault of"),
+        ("# @package fault.mine\nrole: port_rate\ntargets: &a [*a]\n", "contains itself"),
+    ],
+    ids=["empty", "of another group", "of another's name", "within itself"],
+)
+def test_a_file_that_makes_no_fault_is_refused_not_ignored(tmp_path, text, words):
+    (tmp_path / "fault").mkdir()
+    (tmp_path / "fault" / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        compose(parse(["--config-dir", str(tmp_path), "fault=[link_rate,mine]"]))
+
+
+@pytest.mark.parametrize(
     ("group", "name"),
     [(group, path.stem) for group in (*DEFAULT_CHOICES, "fault", "collective", "experiment")
      for path in sorted((ROOT / "conf" / group).glob("*.yaml"))],
