@@ -77,6 +77,8 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         wanted = (int, float) if hint is float else (hint,)
         if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
             raise GenieError(f"{where}: expected {hint.__name__}, found {value!r}")
+        if isinstance(value, int) and abs(value) >= 2**64:
+            raise GenieError(f"{where}: expected a number of at most 64 bits, found one of {value.bit_length()}")
         return float(value) if hint is float else value
     return value
 

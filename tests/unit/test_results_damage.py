@@ -15,6 +15,9 @@ from genie.results.metrics import measure
         pytest.param(
             "host.json", '{"cores": 2, "samples": [["x", 0.5]]}', "expected int, found 'x'", id="a word as time"
         ),
+        pytest.param(
+            "host.json", f'{{"cores": 2, "samples": [[{9 * 10**40}, 0.5]]}}', "at most 64 bits", id="a time past all"
+        ),
         pytest.param("counters.json", '{"after": {}}', "the key 'before' is missing", id="no counters before"),
         pytest.param("counters.json", '{"before": 3, "after": {}}', "expected an object, found int", id="a number"),
         pytest.param(
