@@ -23,8 +23,17 @@ def state(lab):
     return {name: lab.output(name, "sh", "-c", STATE) for name in lab.names}
 
 
+def answers_soon(lab):
+    """Whether both machines let somebody in within 5 s; a run gives each 10, which a busy host may use up."""
+    began = time.monotonic()
+    argvs = [lab.ssh_argv(name, ["true"]) for name in lab.names]
+    clients = [subprocess.Popen([ssh, "-o", "ControlPath=none", *rest]) for ssh, *rest in argvs]
+    return [client.wait(60) for client in clients] == [0, 0] and time.monotonic() - began < 5
+
+
 def start(lab, folder, *words):
     """A run over the lab in the background; its words in a file."""
+    until(lambda: answers_soon(lab), "the machines are too slow for a run: what else runs on this host?", 120)
     argv = [sys.executable, "-m", "genie", "workload=collective", "transport.spin=0", "tracking.mlflow.enabled=false"]
     argv += ["fabric=inventory", f"fabric.inventory={lab.inventory}", f"out={folder / 'runs'}"]
     argv += [f"fabric.control_address={lab.state['control_address']}", *words]
