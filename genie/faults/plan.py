@@ -225,7 +225,8 @@ def _refuse_undone(plan: FaultPlan, others: Sequence[FaultPlan]) -> None:
             raise PlanError(
                 f"faults {plan.name!r} and {other.name!r} do not go together on {both[0]}: what undoes {plan.name!r} "
                 f"puts back the {what} of its nodes",
-                hint=f"give them other targets (fault.{other.name}.targets=[…]), or make one fault of both",
+                hint=f"give them other targets (fault.{other.name}.targets=[…])"
+                + (", or name all in the targets of one" if alike else ""),
             )
 
 
