@@ -9,6 +9,7 @@ configuration: commands are argv lists, quoted here.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shlex
 import shutil
@@ -28,6 +29,8 @@ CONNECT_TIMEOUT_S = 10
 _POLL_S = 0.02
 _ENDING_S = 0.3
 _PREFIX = "genie-ssh-"
+_LOCK_FILE = "lock"
+_SWEEP_AGE_S = 60.0
 _CLIENT_MARGIN_S = 5.0
 _LEAST_SIGNAL_STATUS, _MOST_SIGNAL_STATUS = 129, 192  # what a shell makes of a program that a signal ended
 _PATH = "PATH=$PATH:/usr/sbin:/sbin LC_ALL=C; export PATH LC_ALL; "
@@ -139,6 +142,8 @@ class SshLinks:
         parent = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) < 50 else "/tmp")  # noqa: S108
         _sweep(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+        self._lock = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._masters: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> SshLinks:
@@ -288,14 +293,26 @@ class SshLinks:
                 master.kill()
                 master.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what controllers that were killed left of their folders: a log, a socket."""
+    """Remove what controllers that were killed left of their folders: a log, a socket. By its lock and not by its
+    process id, which says nothing about a controller in a container that shares this folder with us.
+    """
     for folder in parent.glob(f"{_PREFIX}*-*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and folder.stat().st_uid == os.geteuid():
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # gone by now, or somebody else's
+            found = folder.stat()
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _SWEEP_AGE_S:
+                continue  # a young one may be about to take its lock
+            lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def require_ssh() -> None:
