@@ -61,6 +61,7 @@ class Capabilities:
     reasons: Mapping[str, str]
     delay: bool = False
     one_clock: bool = True  # every node reads this machine's CLOCK_MONOTONIC
+    own_cores: bool = True  # the cores of a host are its own
 
 
 class Fabric(Protocol):

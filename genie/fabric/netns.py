@@ -89,7 +89,7 @@ class NetnsFabric:
         if found.unfit:
             reason = f"{found.unfit}; {found.remedy}"
             return Capabilities(False, False, False, False, "none", dict.fromkeys(_FEATURES, reason))
-        reasons = {}
+        reasons = {"own_cores": "its hosts share this machine's cores, and cpu_throttle slows their compute alone"}
         marker = _choose_marker(found)
         if not found.has("tbf"):
             reasons["shaping"] = found.missing["tbf"]
@@ -107,6 +107,7 @@ class NetnsFabric:
             ecn="ecn" not in reasons,
             loss="loss" not in reasons,
             delay="delay" not in reasons,
+            own_cores=False,
             faults=True,
             marker=marker,
             reasons=reasons,
