@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from genie.errors import ConfigError, GenieError, closest
-from genie.faults.config import FaultConfig
+from genie.faults.config import FaultConfig, WindowConfig
 from genie.faults.recipe import Mechanism, Parameter, load_mechanism, load_platform
 from genie.help import summary_line
 from genie.paths import conf_dir, user_conf_dirs
@@ -174,6 +174,11 @@ def _commands(name: str, config: FaultConfig, mechanism: Mechanism, stem: str) -
     """What is run at the first target, were the default topology made of nodes of this platform."""
     how = load_platform(mechanism.role, stem)
     lines = [f"Commands on {stem} ({how.support}: {SUPPORT_WORDS[how.support]}){f'; {how.note}' if how.note else ''}:"]
+    if how.deadman == "own" and config.window.kind != "whole":
+        lines.append(
+            "  the whole run only: the switch itself holds the time limit of a change (empty the recipe's window)"
+        )
+        config = replace(config, window=WindowConfig())
     try:
         lines += _sample(name, config, stem)
     except GenieError as error:
