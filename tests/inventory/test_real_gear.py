@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -35,7 +36,9 @@ class Switch:
         self.lab["m1"].run("ip link del Ethernet0", check=False)
 
     def config(self):
-        return json.loads(self.file.read_text())["config"]
+        with self.file.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # its tools write in place, under the other lock
+            return json.load(file)["config"]
 
     def inventory(self):
         return self.lab.inventory(
