@@ -392,6 +392,15 @@ def test_a_command_that_the_kernel_refuses_is_told_and_leaves_nothing(tmp_path):
         fabric.run("h0", ["true"])
 
 
+@pytest.fixture
+def interruptible():
+    """Started in the background by a shell, Python finds SIGINT ignored, and leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_command_whose_asker_is_interrupted_is_killed(tmp_path):
     """Else a fault that was being applied could be applied after it was taken back."""
     with running(tmp_path, SingleSwitchConfig(hosts=2)) as fabric:
