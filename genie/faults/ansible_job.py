@@ -160,7 +160,8 @@ def ansible_environment(work: Path, playbooks: Path, roles: Path, package_root: 
 def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run the job and give {status, rc, elapsed_ns, results, stdout}.
 
-    ``job``: playbook (name within playbooks), playbooks, roles, package_root (folders), hosts, extra (variables),
+    ``job``: playbook (name within playbooks), tags (of the tasks to run; without it all), playbooks, roles,
+    package_root (folders), hosts, extra (variables),
     timeout_s. ``status`` is ansible-runner's: "successful", "failed", "timeout", …
     """
     import ansible_runner
@@ -179,6 +180,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
             private_data_dir=str(work),
             project_dir=str(playbooks),
             playbook=str(job["playbook"]),
+            tags=",".join(job["tags"]) if job.get("tags") else None,
             inventory=str(inventory),
             extravars=dict(job["extra"]),
             envvars=ansible_environment(work, playbooks, roles, Path(job["package_root"])),

@@ -500,7 +500,8 @@ class FaultSession:
             "roles": str(paths.roles_dir()),
             "package_root": str(PACKAGE_ROOT),
             "hosts": hosts,
-            "extra": {"genie_phases": list(phases), "genie_stop_at_first_error": stop_at_first_error},
+            "tags": list(phases),
+            "extra": {"genie_stop_at_first_error": stop_at_first_error},
             "timeout_s": int(JOB_TIMEOUT_S) - 10,
         }
         argv = ["env", f"PYTHONPATH={python_path(PACKAGE_ROOT)}", sys.executable, "-m", "genie.faults.ansible_job"]
