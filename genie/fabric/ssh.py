@@ -139,7 +139,7 @@ class SshLinks:
     def __init__(self, targets: Mapping[str, SshTarget]) -> None:
         self.targets = dict(targets)
         # A Unix address holds 107 bytes, of which ssh wants 17 for a name of its own.
-        parent = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) < 50 else "/tmp")  # noqa: S108
+        parent = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) < 50 else "/tmp")  # noqa: S108  mkdtemp makes it
         _sweep(parent)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
         self._lock = os.open(self._folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

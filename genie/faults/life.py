@@ -186,15 +186,14 @@ def act(task: Task, shell: Shell) -> dict[str, Any]:
     if not task.is_whole:
         return {"armed": True}
     if task.has_warden:
-        code, out, error = shell(shlex.join(warden.request_argv(task.folder, "open", program=task.warden)))
-        if code != 0:
-            raise RunAborted(f"the change could not be made: {_words(error or out)}")
+        opening = tuple(warden.request_argv(task.folder, "open", program=task.warden))
+        states = read(task, task.ports, shell, after=opening)
     else:
         commands = [argv for entry in own_entries(task) for argv in entry.intent.do]
         code, out, error = shell(shell_line(commands))
         if code != 0:
             raise RunAborted(f"{shell_line(commands)}: {_words(error or out)}")
-    states = read(task, task.ports, shell)
+        states = read(task, task.ports, shell)
     wrong = in_effect(task, states)
     if wrong:
         raise RunAborted(f"was applied, but the read-back does not show it: {'; '.join(wrong)}")
@@ -240,15 +239,24 @@ def revert(task: Task, shell: Shell) -> dict[str, Any]:
     raise RunAborted("; ".join([*wrong, *([f"{undo}: {error}"] if error else [])]))
 
 
-def read(task: Task, ports: Sequence[Mapping[str, Any]], shell: Shell) -> list[State]:
-    """The state of each port's object, all with one command on the node."""
+def read(task: Task, ports: Sequence[Mapping[str, Any]], shell: Shell, *, after: Argv = ()) -> list[State]:
+    """The state of each port's object, all with one line on the node: on many hosts the number of lines is the time.
+
+    ``after`` is a change that the same line makes first. Raises RunAborted in its own words where it failed.
+    """
     reads = task.how.read
     commands: list[Argv] = [render_argv(r.argv, task.variables(port)) for port in ports for r in reads]
+    if after:
+        commands.insert(0, after)
     code, out, error = shell(reading_line(commands))
     try:
         answers = split_reading(out, len(commands))
     except ValueError as problem:
         raise RunAborted(f"reading the state ended with exit code {code} and {problem}: {_words(error)}") from problem
+    if after:
+        changed, said = answers.pop(0)
+        if changed != 0:
+            raise RunAborted(f"the change could not be made: {_words(error or said)}")
     states = []
     for index, port in enumerate(ports):
         own = answers[index * len(reads) : (index + 1) * len(reads)]

@@ -253,9 +253,10 @@ def _words(path: Path, value: object) -> tuple[str, ...]:
 
 def _conditions(path: Path, said: object) -> dict[str, Any]:
     """``before`` or ``after``: a word that is misspelt must not become another condition."""
-    if not isinstance(said or {}, Mapping):
+    given = said or {}
+    if not isinstance(given, Mapping):
         raise ConfigError(f"{path}: expected conditions by field, found {said!r}")
-    conditions: dict[str, Any] = dict(said or {})  # type: ignore[call-overload]
+    conditions: dict[str, Any] = dict(given)
     for field, condition in conditions.items():
         for word in condition if isinstance(condition, Mapping) else ():
             _one_of(path, f"the condition of {field}", word, CONDITIONS)

@@ -182,9 +182,11 @@ def test_a_change_that_fails_is_said_in_the_tools_words_and_put_back(tmp_path: P
 def test_a_change_that_does_not_show_is_an_error(tmp_path: Path, warden: str) -> None:
     node, slow = fresh(), task(tmp_path, warden)
     prepare(slow, node.answer)
+    for armed in node.wardens.values():
+        armed["do"] = []  # it says that it did what it was told, and did nothing
 
     def deaf(line: str) -> tuple[int, str, str]:
-        return (0, "", "") if "change" in line or "open" in line.split() else node.answer(line)
+        return (0, "", "") if "change" in line else node.answer(line)
 
     with pytest.raises(RunAborted, match="read-back does not show it: e0: rate_bps expected 8000000, found 100000000"):
         act(slow, deaf)
