@@ -25,8 +25,10 @@ from genie.launch.protocol import Failure, Fields, Frame, FrameReader, Progress
 
 _ABORT_GRACE_S = 3.0
 _PINGS = 8
-_SILENT_S = 15
-"""A host that has not acknowledged anything for so long is gone; the agent holds it the same with us."""
+_SILENT_S = 12
+"""A host that has not acknowledged anything for so long is gone. The agent gives us 15 s (`native/src/agent_main.cpp`):
+longer, or the end of its ranks would be heard of, through their peers, before what caused it.
+"""
 
 
 @dataclass(slots=True)
