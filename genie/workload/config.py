@@ -140,6 +140,25 @@ class CollectiveConfig(CommonConfig):
 
 
 @dataclass(frozen=True, slots=True)
+class PairsConfig(CommonConfig):
+    """Every pair of ranks by itself: ``pings`` small messages back and forth, then ``bytes`` each way.
+
+    ``latency_rounds`` and ``bandwidth_rounds`` say which pairs meet at a time (`genie.workload.generators.pairs`);
+    without them it is a round-robin tournament.
+    """
+
+    name: str = "pairs"
+    ranks: int = 8
+    bytes: int | str = "1.25MB"
+    pings: int = 20
+    ping_bytes: int | str = 64
+    latency_rounds: tuple[int | str, ...] = ()
+    bandwidth_rounds: tuple[int | str, ...] = ()
+
+    description: ClassVar[str] = "each pair of ranks by itself in a tournament: latency, then bandwidth each way"
+
+
+@dataclass(frozen=True, slots=True)
 class ChakraConfig(CommonConfig):
     """Replay of Chakra execution traces.
 
@@ -157,7 +176,7 @@ class ChakraConfig(CommonConfig):
     description: ClassVar[str] = "replay of Chakra execution traces: workload.path=DIRECTORY, PREFIX or FILE"
 
 
-WorkloadConfig = MoeConfig | DpConfig | FsdpConfig | TpPpConfig | CollectiveConfig | ChakraConfig
+WorkloadConfig = MoeConfig | DpConfig | FsdpConfig | TpPpConfig | CollectiveConfig | PairsConfig | ChakraConfig
 
 WORKLOADS: dict[str, tuple[type[WorkloadConfig], str]] = {
     "moe": (MoeConfig, MoeConfig.description),
@@ -165,6 +184,7 @@ WORKLOADS: dict[str, tuple[type[WorkloadConfig], str]] = {
     "fsdp": (FsdpConfig, FsdpConfig.description),
     "tp_pp": (TpPpConfig, TpPpConfig.description),
     "collective": (CollectiveConfig, CollectiveConfig.description),
+    "pairs": (PairsConfig, PairsConfig.description),
     "chakra": (ChakraConfig, ChakraConfig.description),
 }
 

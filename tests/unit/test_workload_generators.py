@@ -37,6 +37,7 @@ def wire_bytes(checked):
         "all_reduce": lambda n: 2 * (n - 1) / n,
         "reduce_scatter": lambda n: (n - 1) / n,
         "all_gather": lambda n: n - 1,
+        "barrier": lambda n: 0,
     }
     for call in checked.calls:
         if call.kind is None:

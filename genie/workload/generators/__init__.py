@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from genie.workload.generators import collective, dp, fsdp, moe, tp_pp
+from genie.workload.generators import collective, dp, fsdp, moe, pairs, tp_pp
 from genie.workload.trace import Trace
 
 GENERATORS: dict[str, Callable[[Any], Trace]] = {
@@ -18,4 +18,5 @@ GENERATORS: dict[str, Callable[[Any], Trace]] = {
     "fsdp": fsdp.generate,
     "tp_pp": tp_pp.generate,
     "collective": collective.generate,
+    "pairs": pairs.generate,
 }
