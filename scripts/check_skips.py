@@ -18,6 +18,7 @@ from genie.fabric.probe import probe
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/lab"))
 import parts
+import verbs_layer
 
 
 def _is_user() -> bool:
@@ -27,6 +28,10 @@ def _is_user() -> bool:
 def _no_lab() -> bool:
     """Root can install what the lab needs, but neither another processor nor packages where apt has none."""
     return bool(parts.missing_tools()) and (_is_user() or os.uname().machine != "x86_64")
+
+
+def _no_rdma_programs() -> bool:
+    return verbs_layer.needed() and verbs_layer.cached(parts.default_cache()) is None
 
 
 def _no_cgroup_v1() -> bool:
@@ -49,6 +54,7 @@ ALLOWED: tuple[tuple[str, str, Callable[[], bool]], ...] = (
     (r"needs an sshd", "only root can install it", _is_user),
     (r"no lab: ", "QEMU is not installed, or not for this processor", _no_lab),
     (r"no lab, its kernel", "apt has no kernel package", lambda: parts.cached(parts.default_cache()) is None),
+    (r"no lab with RDMA", "apt has no RDMA programs", _no_rdma_programs),
     (r"not root|needs root|as root", "needs root", _is_user),
     (r"(nobody|ordinary user|unprivileged)", "the user nobody cannot use this environment here", lambda: True),
 )

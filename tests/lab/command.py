@@ -12,6 +12,7 @@ from pathlib import Path
 
 import lab
 import parts
+import verbs_layer
 from lab import Lab
 from parts import LabError
 
@@ -29,12 +30,13 @@ def main(arguments: list[str]) -> int:
     up.add_argument("--cpus", type=int, default=1, help="processors a machine")
     up.add_argument("--memory", type=int, default=1024, help="MiB a machine")
     up.add_argument("--rate", type=int, default=10, help="Mb/s of the wire, 0 for no shaper (%(default)s)")
+    up.add_argument("--no-rdma", action="store_true", help="machines without Soft-RoCE, and without its programs")
     up.add_argument(
         "--accelerator", choices=("auto", "kvm", "tcg"), default="auto", help="auto: kvm if a machine boots with it"
     )
     commands.add_parser("down", help="end the lab")
     commands.add_parser("status", help="what is up; exit 1 if nothing")
-    fetch = commands.add_parser("fetch", help="download the newest kernel package into the cache")
+    fetch = commands.add_parser("fetch", help="download the newest kernel and the RDMA programs into the cache")
     fetch.add_argument("--kernel", type=Path, help="a Debian linux-image package to use instead")
     ssh = commands.add_parser("ssh", help="a shell or a command on a machine")
     ssh.add_argument("machine")
@@ -54,6 +56,8 @@ def main(arguments: list[str]) -> int:
 def _act(options: argparse.Namespace) -> int:
     if options.command == "fetch":
         print(f"lab: kernel {parts.fetch(options.cache, options.kernel).release} in {options.cache}")
+        layer = verbs_layer.ready(options.cache)
+        print(f"lab: RDMA programs {f'in {layer}' if layer else 'are installed here'}")
     elif options.command == "up":
         return _up(options)
     elif options.command == "down":
@@ -82,6 +86,8 @@ def _up(options: argparse.Namespace) -> int:
         parts.fetch(options.cache)
     size = ["--cpus", str(options.cpus), "--memory", str(options.memory), "--rate", str(options.rate)]
     size += ["--accelerator", options.accelerator]
+    if not options.no_rdma:
+        size += verbs_layer.options(options.cache)
     found, _ = lab.start(options.run, options.cache, options.minutes * 60, size)
     print(_words(found))
     return 0
@@ -91,6 +97,8 @@ def _words(found: Lab) -> str:
     state = found.state
     lines = [f"lab: up, Linux {state['kernel']} by {state['accelerator']}, booted in {state['boot_s']} s"]
     lines += [f"{name}  {found.machine(name)['address']}  scripts/lab ssh {name}" for name in found.names]
+    if device := state["rdma_device"]:
+        lines.append(f"Soft-RoCE: {device} on both, as in: scripts/lab ssh vm1 ibv_devinfo -d {device}")
     lines.append(f"inventory: {found.inventory}, with fabric.control_address={state['control_address']}")
     return "\n".join(lines)
 

@@ -18,6 +18,12 @@ WIRE_MTU = 4200
 CONTROL_ADDRESS = "127.78.0.1"
 """This host, as the machines reach it: an address of its loopback that they have a route to, and to nothing else."""
 
+SHARED = "shared"
+"""A folder of the run folder whose files the machines see as they are: how a test brings a program there."""
+
+RDMA_DEVICE = "rxe0"
+"""Name of the Soft-RoCE device on the wire."""
+
 QUEUE_BYTES, KMIN_BYTES, KMAX_BYTES = 131072, 25600, 76800
 """Queue and ECN thresholds of the wire's shaper, those of the embedded fabric's ports."""
 
@@ -30,6 +36,8 @@ class Size:
     memory_mib: int = 1024
     rate_mbps: int = 10
     """Of the shaper at each end of the wire; 0 for none."""
+    rdma: bool = False
+    """Whether the wire gets a Soft-RoCE device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,7 @@ def write_settings(machine: Machine, machines: list[Machine], parts: Parts, fold
         "control_address": CONTROL_ADDRESS,
         "shaper": _shaper(size.rate_mbps),
         "marker": _marker(size.rate_mbps),
+        "rdma_device": RDMA_DEVICE if size.rdma else "",
     }
     (folder / "settings").write_text("".join(f"{name}='{value}'\n" for name, value in settings.items()))
     (folder / "sshd_config").write_text(
@@ -126,11 +135,19 @@ def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wi
     port is chosen by the kernel), and the machines reach what they have a route to: `CONTROL_ADDRESS`.
     """
     conf = folder / "conf"
-    shares = {"host": Path("/"), "conf": conf, "modules": parts.modules, "programs": parts.programs}
+    shares = {
+        "host": Path("/"),
+        "conf": conf,
+        "shared": folder.parent / SHARED,
+        "modules": parts.modules,
+        "programs": parts.programs,
+    }
+    if parts.layer is not None:
+        shares["layer"] = parts.layer
     net = machine.manage_network
     user = f"user,id=manage,ipv6=off,net={net}.0/24,host={net}.2,hostfwd=tcp:127.0.0.1:0-{net}.15:22"
     return [
-        *_bare(parts, "genie_lab=boot", kvm),
+        *_bare(parts, "genie_lab=boot genie_lab_layer" if parts.layer else "genie_lab=boot", kvm),
         *accelerated(kvm),
         *("-name", f"genie-lab-{machine.name}", "-smp", str(size.cpus), "-m", str(size.memory_mib)),
         *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -109,6 +110,7 @@ class Keeper:
         """Start all machines at once and wait until each answers SSH; what `lab.json` says of them."""
         began = time.monotonic()
         fleet = [Machine(1), Machine(2)]
+        (self.run / guests.SHARED).mkdir(mode=0o755, exist_ok=True)
         guests.key_pair(self.run / "user_key", "user of a GENIE lab")
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         for machine, wire in zip(fleet, ends, strict=True):
@@ -142,12 +144,14 @@ class Keeper:
                     "host_key": " ".join(public[:2]),
                 }
             )
-        lab.write_access(self.run, state, self.size.rate_mbps)
+        device = guests.RDMA_DEVICE if self.size.rdma else ""
+        lab.write_access(self.run, state, self.size.rate_mbps, device)
         return {
             "keeper": os.getpid(),
             "accelerator": "kvm" if self.kvm else "tcg",
             "kernel": self.parts.release,
             "control_address": guests.CONTROL_ADDRESS,
+            "rdma_device": device,
             "boot_s": round(time.monotonic() - began, 1),
             "machines": state,
         }
@@ -222,6 +226,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--cpus", type=int, default=1)
     parser.add_argument("--memory", type=int, default=1024)
     parser.add_argument("--rate", type=int, default=10)
+    parser.add_argument("--rdma", action="store_true")
+    parser.add_argument("--layer", type=Path)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--attached", action="store_true")
     options = parser.parse_args(arguments)
@@ -238,9 +244,10 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = None
     try:
-        parts = ready(options.cache)
+        parts = replace(ready(options.cache), layer=options.layer)
         kvm = options.accelerator == "kvm" or (options.accelerator == "auto" and kvm_works(parts, options.cache))
-        keeper = Keeper(options.run, parts, Size(options.cpus, options.memory, options.rate), kvm)
+        size = Size(options.cpus, options.memory, options.rate, options.rdma)
+        keeper = Keeper(options.run, parts, size, kvm)
         if options.attached:
             keeper.selector.register(0, selectors.EVENT_READ, None)
         state = keeper.boot()

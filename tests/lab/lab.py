@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from guests import SHARED
 from monitor import qmp
 from parts import LabError
 
@@ -96,6 +98,12 @@ class Lab:
     def kill(self, name: str) -> None:
         """Take the power of one machine away."""
         os.kill(self.machine(name)["pid"], signal.SIGKILL)
+
+    def share(self, path: Path) -> str:
+        """Where the machines see a copy of a file of this host, made now; for programs of a test's own."""
+        copy = self.run / SHARED / path.name
+        shutil.copy(path, copy)
+        return f"/run/lab/{SHARED}/{copy.name}"
 
     def console(self, name: str) -> str:
         """All that the machine's console has shown."""
@@ -187,7 +195,7 @@ def write_state(run: Path, state: dict[str, Any]) -> None:
     fresh.rename(run / "lab.json")
 
 
-def write_access(run: Path, state: list[dict[str, Any]], rate_mbps: int) -> None:
+def write_access(run: Path, state: list[dict[str, Any]], rate_mbps: int, rdma_device: str) -> None:
     """For the keeper: known_hosts, ssh_config and the Ansible inventory of machines that are up."""
     known = run / "known_hosts"
     known.write_text("".join(f"[127.0.0.1]:{machine['port']} {machine['host_key']}\n" for machine in state))
@@ -245,10 +253,8 @@ def _prepare(run: Path) -> None:
     if _alive(run):
         raise LabError(f"a lab is up in {run} already: scripts/lab down, or name another folder with --run")
     for path in run.iterdir():
-        if path.is_dir() and path.name.startswith("vm"):
-            for inner in sorted(path.rglob("*"), reverse=True):
-                inner.rmdir() if inner.is_dir() else inner.unlink()
-            path.rmdir()
+        if path.is_dir() and (path.name.startswith("vm") or path.name == SHARED):
+            shutil.rmtree(path)
         elif path.name in FILES:
             path.unlink()
 

@@ -46,6 +46,8 @@ class Parts:
     initrd: Path
     programs: Path
     """Root of the unpacked `EXTRA_PACKAGES`."""
+    layer: Path | None = None
+    """Files that the machines see where the host has none (`verbs_layer.py`)."""
 
 
 def default_cache() -> Path:
@@ -57,7 +59,7 @@ def missing_tools() -> str:
     """What this machine lacks to run the lab, as one sentence; empty if nothing."""
     if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
         return f"the lab boots x86-64 Linux, this machine is {sys.platform} {os.uname().machine}"
-    absent = [tool for tool in TOOLS if _which(tool) is None]
+    absent = [tool for tool in TOOLS if which(tool) is None]
     if absent:
         packages = " ".join(sorted({TOOLS[tool] for tool in absent}))
         return f"{', '.join(absent)} not found: sudo apt-get install --no-install-recommends {packages}"
@@ -79,19 +81,19 @@ def fetch(cache: Path, kernel_package: Path | None = None) -> Parts:
         LabError: no apt here, no such package in its lists, or the download failed.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / "lock"):
+    with locked(cache / "lock"):
         name = kernel_package.name.split("_")[0] if kernel_package else _newest_package()
         if (cache / name / "complete").exists():
             return _parts(cache / name)
         with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as made:
             work = Path(made)
             wanted = list(EXTRA_PACKAGES) if kernel_package else [name, *EXTRA_PACKAGES]
-            _run(["apt-get", "download", "-qq", *wanted], cwd=work)
+            run(["apt-get", "download", "-qq", *wanted], cwd=work)
             image = kernel_package or next(work.glob("linux-image-*.deb"))
-            _run(["dpkg-deb", "-x", str(image.resolve()), "image"], cwd=work)
+            run(["dpkg-deb", "-x", str(image.resolve()), "image"], cwd=work)
             for package in sorted(work.glob("*.deb")):
                 if not package.name.startswith("linux-image-"):
-                    _run(["dpkg-deb", "-x", package.name, "programs"], cwd=work)
+                    run(["dpkg-deb", "-x", package.name, "programs"], cwd=work)
                 package.unlink()
             _complete(work)
             shutil.rmtree(cache / name, ignore_errors=True)
@@ -166,8 +168,8 @@ def _complete(folder: Path) -> None:
     """From unpacked packages to something that boots: the module index and the initial RAM disk."""
     release = next((folder / "image/lib/modules").iterdir()).name
     busybox = folder / "programs/bin/busybox"
-    depmod = [tool] if (tool := _which("depmod")) else [str(busybox), "depmod"]
-    _run([*depmod, "-b", str(folder / "image"), release], cwd=folder)
+    depmod = [tool] if (tool := which("depmod")) else [str(busybox), "depmod"]
+    run([*depmod, "-b", str(folder / "image"), release], cwd=folder)
     (folder / "initrd").write_bytes(initrd(folder / "image/lib/modules" / release, folder / "programs"))
     (folder / "complete").touch()
 
@@ -185,9 +187,9 @@ def _parts(folder: Path) -> Parts:
 
 def _newest_package() -> str:
     """The package that Debian's `linux-image-amd64` stands for at present."""
-    if _which("apt-get") is None or _which("dpkg-deb") is None:
+    if which("apt-get") is None or which("dpkg-deb") is None:
         raise LabError("no apt-get here, by which the lab gets a Debian kernel and an SSH server")
-    text = _run(["apt-cache", "depends", "linux-image-amd64"], cwd=Path("/"))
+    text = run(["apt-cache", "depends", "linux-image-amd64"], cwd=Path("/"))
     found = re.search(r"Depends: (linux-image-\d\S*-amd64)\b", text)
     if found is None:
         raise LabError(
@@ -201,11 +203,11 @@ def _version_key(folder: Path) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", folder.name))
 
 
-def _which(tool: str) -> str | None:
+def which(tool: str) -> str | None:
     return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
-def _run(argv: list[str], cwd: Path) -> str:
+def run(argv: list[str], cwd: Path) -> str:
     done = subprocess.run(argv, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         raise LabError(f"{' '.join(argv)} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-1000:]}")
@@ -213,7 +215,7 @@ def _run(argv: list[str], cwd: Path) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

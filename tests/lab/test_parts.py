@@ -7,6 +7,7 @@ from pathlib import Path
 import lab
 import parts
 import pytest
+import verbs_layer
 
 HERE = Path(__file__).resolve().parent
 INDEX = """kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/netfs/netfs.ko
@@ -82,3 +83,25 @@ def test_without_a_lab_commands_say_so(tmp_path, words, code, said):
 def test_a_folder_whose_sockets_would_have_too_long_names_is_refused(tmp_path):
     with pytest.raises(parts.LabError, match="too long"):
         lab.start(tmp_path / ("x" * 90), tmp_path, 1.0, [])
+
+
+def test_a_layer_is_merged_as_the_hosts_folders_are(tmp_path):
+    """Over a link /lib to usr/lib, a folder /lib of a layer would hide the host's libraries."""
+    for path in ("lib/x86_64/one.so", "usr/lib/x86_64/two.so", "sbin/tool"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+    (tmp_path / "lib/x86_64/link.so").symlink_to("one.so")
+    verbs_layer._merge(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["usr"]
+    names = sorted(str(path.relative_to(tmp_path / "usr")) for path in tmp_path.rglob("*.so"))
+    assert names == ["lib/x86_64/link.so", "lib/x86_64/one.so", "lib/x86_64/two.so"]
+    assert (tmp_path / "usr/lib/x86_64/link.so").readlink() == Path("one.so")
+    assert (tmp_path / "usr/sbin/tool").read_text() == "sbin/tool"
+
+
+def test_a_layer_counts_only_once_it_is_complete(tmp_path):
+    assert verbs_layer.cached(tmp_path) is None
+    verbs_layer._folder(tmp_path).mkdir()
+    assert verbs_layer.cached(tmp_path) is None
+    (verbs_layer._folder(tmp_path) / "complete").touch()
+    assert verbs_layer.cached(tmp_path) == verbs_layer._folder(tmp_path) / "root"

@@ -1,0 +1,96 @@
+"""Verbs on the lab's machines, by the tools that any RDMA host has: perftest, `rdma`, pyverbs.
+
+The tests' second opinion on GENIE's own transport; never imports GENIE.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+from lab import Lab
+
+DEVICE = "rxe0"
+GID_INDEX = 1
+"""The RoCEv2 GID of the IPv4 address: an interface has its IPv6 one, made of its hardware address, before that."""
+
+PAYLOAD_BYTES = 4096
+"""Of one packet at the wire's MTU."""
+
+RATE_MBPS = 40
+"""Of the wire. Emulated machines keep up with it, and its full queue is 26 ms; perftest sends again after 67 ms."""
+
+PATIENCE_S = 60.0
+
+
+def counters(lab: Lab, name: str) -> dict[str, int]:
+    """What the device of a machine has counted since boot, by the kernel's names (`out_of_seq_request`, …)."""
+    folder = f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters"
+    lines = lab.output(name, "sh", "-c", f"cd {folder} && grep -H . *").splitlines()
+    return {key: int(value) for key, value in (line.split(":", 1) for line in lines)}
+
+
+def counted(lab: Lab, before: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """By machine of `before`, what was counted since; counters that stood still are left out."""
+    return {
+        name: {key: value - old[key] for key, value in counters(lab, name).items() if value != old[key]}
+        for name, old in before.items()
+    }
+
+
+def resources(lab: Lab, name: str) -> list[dict[str, Any]]:
+    """Queue pairs and memory regions that programs of a machine hold, as `rdma resource` tells them."""
+    found = []
+    for kind in ("qp", "mr"):
+        for entry in json.loads(lab.output(name, "rdma", "-j", "resource", "show", kind) or "[]"):
+            # The kernel's own, such as the general service QP, name no process.
+            if "pid" in entry:
+                found.append({"kind": kind, **entry})
+    return found
+
+
+def kernel_lines(lab: Lab, name: str) -> list[str]:
+    """What the kernel of a machine complains of: warnings, oopses, hung tasks."""
+    text = lab.output(name, "dmesg")
+    return [line for line in text.splitlines() if re.search(r"WARNING|BUG|Oops|Call Trace|blocked for more", line)]
+
+
+@contextmanager
+def serving(lab: Lab, name: str, argv: Sequence[str], ready: str) -> Iterator[IO[str]]:
+    """A program on a machine that has said a line with `ready`; its further output. It is ended with the block."""
+    process = subprocess.Popen(
+        lab.ssh_argv(name, list(argv)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    try:
+        for line in process.stdout:
+            said.append(line)
+            if ready in line:
+                break
+        else:
+            raise AssertionError(f"{name}: {' '.join(argv)} ended before it was ready: {''.join(said)}")
+        yield process.stdout
+        process.wait(PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def write_gbps(lab: Lab, size_bytes: int, count: int, *words: str, receiver: str = "vm2") -> float:
+    """Average of `ib_write_bw` from vm1 to a machine, which may be vm1 itself, in Gb/s."""
+    program = ["ib_write_bw", "-d", DEVICE, "-x", str(GID_INDEX), "-s", str(size_bytes), "-n", str(count), "-F"]
+    program += ["--report_gbits", *words]
+    with serving(lab, receiver, ["stdbuf", "-oL", *program], "Waiting for client"):
+        text = lab.output("vm1", *program, lab.machine(receiver)["address"], timeout=2 * PATIENCE_S)
+    row = re.search(rf"^ *{size_bytes} +\d+ +[\d.]+ +([\d.]+)", text, re.MULTILINE)
+    assert row is not None, text
+    return float(row[1])
