@@ -316,6 +316,18 @@ def strike(lab: Lab, run: Run, victim: str) -> None:
             raise AssertionError(victim)
 
 
+def accounted_for(cell: Cell, code: int, said: str) -> bool:
+    """Whether a run whose controller lived says what became of it: that it was aborted, or rightly that nothing was lost.
+
+    A controller may put back itself what its dead warden would have. And once all is measured it does not matter who
+    is first at putting it back.
+    """
+    if code == 4 or cell.step.name == "reverted, not closed":
+        return True
+    spared = cell.step.name == "reverting" or cell.victim == "worker and guardian"
+    return spared and code == 0 and "reverted and read back" in said
+
+
 def left_behind(lab: Lab) -> list[str]:
     """GENIE's processes on both machines, wardens included."""
     return [
@@ -362,12 +374,7 @@ def run_cell(lab: Lab, cell: Cell, folder: Path) -> Result:
         )
         put_back_s = time.monotonic() - began_s
         code = run.process.wait(PATIENCE_S)
-        # A controller that lives may put back itself what its dead warden would have; and once all is measured, it does
-        # not matter who is first, the guardian or the controller that was about to: then nothing was lost.
-        spared = cell.victim == "worker and guardian" or (cell.victim, cell.step.name) == ("worker", "reverting")
-        whole = spared and code == 0 and "reverted and read back" in run.said
-        lost = cell.victim == "controller" or code == 4 or cell.step.name == "reverted, not closed"
-        assert lost or whole, run.said[-1500:]
+        assert cell.victim == "controller" or accounted_for(cell, code, run.said), run.said[-1500:]
     finally:
         machines.sh("ip", "link", "set", lab[TARGET].cable("mgmt"), "up")
         hold.close()
@@ -536,7 +543,7 @@ def run_netns_cell(cell: Cell, folder: Path) -> Result:
     if cell.victim == "controller":
         by, told = "end of the fabric", "died before it changed anything" if early else "its fabric ended with it"
     else:
-        assert code == 4 or cell.step.name == "reverted, not closed", run.said[-1500:]
+        assert accounted_for(cell, code, run.said), run.said[-1500:]
         by, told = "the run", ""
     was_open = early or bool(run.journal and read_journal(run.journal).opened)
     assert not was_open or told, "the run left its journal open"
