@@ -120,7 +120,7 @@ class Session:
         self._say = say
         self._plan = plan
         self._folder = folder
-        self.fabric = open_fabric(plan.config.fabric, plan.topology, folder)
+        self.fabric = open_fabric(plan.config.fabric, plan.topology, folder, programs=(plan.config.transport.agent,))
 
     def __enter__(self) -> Session:
         nodes = [node.name for node in self._plan.topology.nodes]
@@ -406,11 +406,12 @@ def _agents(plan: Plan, directory: RunDir, fabric: Fabric, say: Narrator) -> Age
     timeout_s = plan.settings.connect_timeout_s + 5.0
     # A rank whose peer is gone says so within the timeout, which tells more than silence does.
     silence_s = plan.config.timeout_ns / 1e9 + SILENCE_MARGIN_S
-    return Agents(fabric, directory.path, log=say.note, connect_timeout_s=timeout_s, silence_s=silence_s)
+    agent = plan.config.transport.agent
+    return Agents(fabric, directory.path, log=say.note, connect_timeout_s=timeout_s, silence_s=silence_s, agent=agent)
 
 
 def _assignments(plan: Plan, directory: RunDir, fabric: Fabric) -> dict[int, Assignment]:
-    base_port = plan.config.transport.base_port or (LISTEN_PORT if plan.settings.seed is not None else 0)
+    base_port = getattr(plan.config.transport, "base_port", 0) or (LISTEN_PORT if plan.settings.seed is not None else 0)
     endpoints = [
         Endpoint(int(ipaddress.IPv4Address(fabric.address(host))), base_port + rank if base_port else 0)
         for rank, host in enumerate(plan.host_of_rank)
@@ -420,7 +421,7 @@ def _assignments(plan: Plan, directory: RunDir, fabric: Fabric) -> dict[int, Ass
         program.rank: Assignment(
             program.rank,
             plan.host_of_rank[program.rank],
-            encode(program, settings, endpoints),
+            encode(program, settings, endpoints, plan.transport_settings[program.rank]),
             f"events/rank-{program.rank}.evt",
         )
         for program in plan.programs

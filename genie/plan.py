@@ -36,6 +36,7 @@ from genie.results.records import PlanRecord, to_plain
 from genie.schema import ExperimentConfig
 from genie.topology import Topology
 from genie.topology.inventory import inventory as read_network
+from genie.transport import RankPlace
 from genie.units import format_bytes, format_ns, format_rate, parse_ns
 from genie.workload.check import CheckedTrace, check
 
@@ -49,7 +50,9 @@ HOP_LATENCY_NS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One experiment, decided. ``host_of_rank[r]`` is where rank r lives; ``hashes`` tell which runs are comparable."""
+    """One experiment, decided. ``host_of_rank[r]`` is where rank r lives, ``transport_settings[r]`` what its transport
+    is told; ``hashes`` tell which runs are comparable.
+    """
 
     config: ExperimentConfig
     checked: CheckedTrace
@@ -57,6 +60,7 @@ class Plan:
     host_of_rank: tuple[str, ...]
     programs: tuple[RankProgram, ...]
     settings: EngineSettings
+    transport_settings: tuple[Mapping[str, str], ...]
     capabilities: Capabilities
     faults: tuple[FaultPlan, ...]
     prediction: Prediction | None
@@ -91,12 +95,14 @@ def make_plan(config: ExperimentConfig) -> Plan:
     streams = getattr(config.workload, "streams", "merged")
     programs = tuple(lower(checked, config.collective, streams=streams))
     _refuse_two_controls(config)
+    transport_settings = _transport_settings(config, network, host_of_rank)
     fabric = open_fabric(config.fabric, network, Path(config.out))
     capabilities = fabric.capabilities()
+    congestion_control = _congestion_control(config)
     dilation = float(getattr(config.fabric, "time_dilation", 1.0))
     facts = RunFacts(
         packets=getattr(config.fabric, "packets", "bulk"),
-        congestion_control=config.transport.congestion_control,
+        congestion_control=congestion_control,
         seed=config.seed,
         time_dilation=dilation,
         mtu=int(str(network.parameters.get("mtu", 1500))),
@@ -115,10 +121,11 @@ def make_plan(config: ExperimentConfig) -> Plan:
         window_messages=config.collective.window_messages,
         timeout_ns=config.timeout_ns,
         spin_ns=_spin_ns(config, network, host_of_rank),
-        congestion_control=config.transport.congestion_control,
+        transport=config.transport.name,
+        congestion_control=congestion_control,
         connect_timeout_s=parse_ns(config.transport.connect_timeout, key="transport.connect_timeout") // 10**9,
-        sndbuf_bytes=config.transport.sndbuf_bytes,
-        rcvbuf_bytes=config.transport.rcvbuf_bytes,
+        sndbuf_bytes=getattr(config.transport, "sndbuf_bytes", 0),
+        rcvbuf_bytes=getattr(config.transport, "rcvbuf_bytes", 0),
         compute_scale_ppm=round(dilation * 1_000_000),
         # Only where packets take paths: on the shared loopback a fixed port may belong to somebody else.
         seed=config.seed if capabilities.shaping else None,
@@ -132,8 +139,8 @@ def make_plan(config: ExperimentConfig) -> Plan:
     open_there = left_open(Path(config.out), fabric, [node.name for node in network.nodes])
     notes = [*trace.notes, *fabric.notes, *open_there]
     return Plan(
-        config, checked, network, host_of_rank, programs, settings, capabilities, faults, prediction,
-        hashes, tuple(notes),
+        config, checked, network, host_of_rank, programs, settings, transport_settings, capabilities, faults,
+        prediction, hashes, tuple(notes),
     )  # fmt: skip
 
 
@@ -157,7 +164,7 @@ def _refuse_before_work(config: ExperimentConfig, hashes: Mapping[str, str]) -> 
         raise ConfigError(f"{config.run_dir} exists and is not an empty directory", key="run_dir")
     if config.baseline not in ("auto", "none"):
         named_baseline(config.baseline, hashes)
-    name = config.transport.congestion_control
+    name = _congestion_control(config)
     if name:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
             try:
@@ -195,9 +202,27 @@ def _refuse_longer_than_hosts_wait(config: ExperimentConfig, predicted_ns: float
         )
 
 
+def _congestion_control(config: ExperimentConfig) -> str:
+    """TCP's, "" where the transport leaves it to the kernel or is not TCP."""
+    return str(getattr(config.transport, "congestion_control", ""))
+
+
+def _transport_settings(
+    config: ExperimentConfig, network: Topology, host_of_rank: tuple[str, ...]
+) -> tuple[Mapping[str, str], ...]:
+    """What the transport of each rank is told; on a host with several ranks they are numbered from 0."""
+    attributes = {node.name: node.attributes for node in network.hosts}
+    ranks_on: Counter[str] = Counter()
+    found = []
+    for rank, host in enumerate(host_of_rank):
+        found.append(config.transport.settings(RankPlace(rank, host, ranks_on[host], attributes[host])))
+        ranks_on[host] += 1
+    return tuple(found)
+
+
 def _refuse_two_controls(config: ExperimentConfig) -> None:
     """Sockets take the transport's congestion control, routes the fabric's: it must be the same one."""
-    routes, sockets = getattr(config.fabric, "congestion", ""), config.transport.congestion_control
+    routes, sockets = getattr(config.fabric, "congestion", ""), _congestion_control(config)
     if routes and sockets and routes != sockets:
         raise PlanError(
             f"fabric.congestion is {routes!r}, but transport.congestion_control is {sockets!r}",

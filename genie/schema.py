@@ -14,7 +14,6 @@ import dataclasses
 import enum
 import importlib
 import math
-import re
 import shlex
 import types
 import typing
@@ -27,40 +26,6 @@ from genie.units import parse_bytes, parse_ns, parse_rate_bps, parse_ratio
 
 Registry = Mapping[str, tuple[type[Any], str]]
 
-
-@dataclass(frozen=True, slots=True)
-class TcpTransport:
-    """Kernel TCP. ``congestion_control`` "" leaves the kernel's own; ``spin`` is "auto" or a duration ("0" = never);
-    buffers of 0 are the kernel's autotuning; ``base_port`` 0 lets the kernel choose, else rank r listens on
-    ``base_port + r``.
-    """
-
-    name: str = "tcp"
-    congestion_control: str = "cubic"
-    spin: str = "auto"
-    sndbuf_bytes: int = 0
-    rcvbuf_bytes: int = 0
-    base_port: int = 0
-    connect_timeout: str = "10s"
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z0-9_-]{0,15}", self.congestion_control):
-            raise ConfigError(
-                f"expected the name of a TCP congestion control, found {self.congestion_control!r}",
-                key="congestion_control",
-            )
-        if self.spin != "auto":
-            parse_ns(self.spin, key="spin")
-        if parse_ns(self.connect_timeout, key="connect_timeout") < 1_000_000_000:
-            raise ConfigError(f"must be at least 1s, found {self.connect_timeout!r}", key="connect_timeout")
-        for name, value in (("sndbuf_bytes", self.sndbuf_bytes), ("rcvbuf_bytes", self.rcvbuf_bytes)):
-            if not 0 <= value < 2**31:
-                raise ConfigError(f"must lie between 0 and 2^31-1 bytes, found {value}", key=name)
-        if self.base_port and not 1024 <= self.base_port <= 65535:
-            raise ConfigError(f"must be 0 or lie between 1024 and 65535, found {self.base_port}", key="base_port")
-
-
-TRANSPORTS: Registry = {"tcp": (TcpTransport, "kernel TCP through the fabric's queues")}
 
 DEFAULT_CHOICES: Mapping[str, str] = {
     "workload": "moe",
@@ -76,7 +41,7 @@ DEFAULT_FILES: Mapping[str, str] = {**DEFAULT_CHOICES, "collective": "auto"}
 _REGISTRIES: Mapping[str, tuple[str, str]] = {
     "workload": ("genie.workload.config", "WORKLOADS"),
     "topology": ("genie.topology.config", "TOPOLOGIES"),
-    "transport": ("genie.schema", "TRANSPORTS"),
+    "transport": ("genie.transport", "TRANSPORTS"),
     "fabric": ("genie.fabric.config", "FABRICS"),
 }
 _CODE_KEYS = frozenset({"_target_", "_partial_", "_args_", "_recursive_", "_convert_"})

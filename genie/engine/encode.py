@@ -26,6 +26,7 @@ LONGEST_NS = (2**63 - 1) // 4
 MOST_MESSAGES_A_STEP = 2**31 - 1
 MOST_EVENTS = (2**63 - 1) // 64 - 64
 MOST_WINDOW_MESSAGES = 2**20
+MOST_SETTINGS_BYTES = 2**16
 """What the engine takes (native/src/program.cpp); beyond it sums of times or counts could overflow."""
 
 Array = npt.NDArray[np.void]
@@ -60,6 +61,7 @@ class EngineSettings:
     sndbuf_bytes: int = 0
     rcvbuf_bytes: int = 0
     seed: int | None = None
+    transport: str = "tcp"
 
     def __post_init__(self) -> None:
         limits: tuple[tuple[str, int, int, int], ...] = (
@@ -79,10 +81,18 @@ class EngineSettings:
             raise PlanError(f"engine setting run_id must be 16 bytes, found {len(self.run_id)}")
         if len(self.congestion_control.encode()) > 15:
             raise PlanError(f"congestion control {self.congestion_control!r} is longer than 15 bytes")
+        if not 0 < len(self.transport.encode()) <= 15:
+            raise PlanError(f"transport {self.transport!r} must have 1 to 15 bytes")
 
 
-def encode(program: RankProgram, settings: EngineSettings, endpoints: Sequence[Endpoint]) -> bytes:
-    """The blob of one rank. ``endpoints[r]`` is where world rank r listens.
+def encode(
+    program: RankProgram,
+    settings: EngineSettings,
+    endpoints: Sequence[Endpoint],
+    transport_settings: Mapping[str, str] | None = None,
+) -> bytes:
+    """The blob of one rank. ``endpoints[r]`` is where world rank r listens; ``transport_settings`` are what its
+    transport is told.
 
     Raises:
         PlanError: a number does not fit its field, or there are more connections than source ports.
@@ -116,13 +126,25 @@ def encode(program: RankProgram, settings: EngineSettings, endpoints: Sequence[E
     header["sndbuf_bytes"] = settings.sndbuf_bytes
     header["rcvbuf_bytes"] = settings.rcvbuf_bytes
     header["compute_scale_ppm"] = settings.compute_scale_ppm
-    sections = (ops, out_edges, lanes, calls, templates, steps, needs, vectors, connections)
+    header["transport"] = settings.transport.encode()
+    own = np.frombuffer(_settings_text(transport_settings or {}), wire.U8)
+    sections = (ops, out_edges, lanes, calls, templates, steps, needs, vectors, connections, own)
     header["counts"][0] = [len(section) for section in sections]
     parts = [header.tobytes()]
     for section in sections:
         raw = section.tobytes()
         parts.append(raw + b"\0" * (-len(raw) % 8))
     return b"".join(parts)
+
+
+def _settings_text(settings: Mapping[str, str]) -> bytes:
+    for key, value in settings.items():
+        if not key or "=" in key or "\n" in key + value:
+            raise PlanError(f"a transport's setting cannot be written as KEY=VALUE: {key!r} with {value!r}")
+    text = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
+    if len(text) > MOST_SETTINGS_BYTES:
+        raise PlanError(f"a transport's settings take {len(text)} bytes, the engine takes {MOST_SETTINGS_BYTES}")
+    return text
 
 
 def decode(blob: bytes) -> tuple[Array, dict[str, npt.NDArray[np.void]]]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 PROGRAM_MAGIC = b"GNIEPRG1"
-PROGRAM_VERSION = 1
+PROGRAM_VERSION = 2
 EVENT_MAGIC = b"GNIEEVT1"
 EVENT_VERSION = 1
 EVENT_HEADER_BYTES = 4096
@@ -22,7 +22,7 @@ NONE = 0xFFFFFFFF
 FLAG_VERIFY = 1
 FLAG_RECORD_MESSAGES = 2
 
-SECTIONS = ("ops", "out_edges", "lanes", "calls", "templates", "steps", "needs", "vectors", "connections")
+SECTIONS = ("ops", "out_edges", "lanes", "calls", "templates", "steps", "needs", "vectors", "connections", "settings")
 
 HEADER = np.dtype(
     [
@@ -44,8 +44,9 @@ HEADER = np.dtype(
         ("sndbuf_bytes", "<u4"),
         ("rcvbuf_bytes", "<u4"),
         ("compute_scale_ppm", "<u8"),
-        ("counts", "<u8", (9,)),
-        ("zero", "u1", (56,)),
+        ("counts", "<u8", (10,)),
+        ("transport", "S16"),
+        ("zero", "u1", (32,)),
     ]
 )
 OP = np.dtype(
@@ -91,6 +92,7 @@ STEP = np.dtype(
 )
 NEED = np.dtype([("step", "<u4"), ("mode", "<u4")])
 U64 = np.dtype("<u8")
+U8 = np.dtype("u1")
 CONNECTION = np.dtype(
     [
         ("peer", "<u4"),
@@ -105,7 +107,7 @@ CONNECTION = np.dtype(
 ROLE_ACCEPT = 0
 ROLE_CONNECT = 1
 
-SECTION_DTYPES: tuple[np.dtype[Any], ...] = (OP, U32, U32, CALL, TEMPLATE, STEP, NEED, U64, CONNECTION)
+SECTION_DTYPES: tuple[np.dtype[Any], ...] = (OP, U32, U32, CALL, TEMPLATE, STEP, NEED, U64, CONNECTION, U8)
 
 EVENT_HEADER = np.dtype(
     {
@@ -163,7 +165,7 @@ class RankState(IntEnum):
 
 
 def padded(count: int, dtype: np.dtype[Any]) -> int:
-    """Bytes that ``count`` records of a section take in a blob, with the padding of u32 sections."""
+    """Bytes that ``count`` records of a section take in a blob, with the padding of short ones."""
     return -(-count * dtype.itemsize // 8) * 8
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["FABRICS", "FabricConfig", "InventoryConfig", "LoopbackConfig", "NetnsConfig", "open_fabric"]
 
 
-def open_fabric(config: FabricConfig, topology: Topology, run_dir: Path) -> Fabric:
-    """The fabric that ``config`` names, not built yet; its own log goes to ``run_dir``."""
+def open_fabric(config: FabricConfig, topology: Topology, run_dir: Path, *, programs: Sequence[str] = ()) -> Fabric:
+    """The fabric that ``config`` names, not built yet; its own log goes to ``run_dir``.
+
+    ``programs`` are those of GENIE's that this use needs on nodes beside the ones that every run does; they are
+    brought to nodes that lack them.
+    """
     match config:
         case NetnsConfig():
             from genie.fabric.netns import NetnsFabric
@@ -32,5 +37,5 @@ def open_fabric(config: FabricConfig, topology: Topology, run_dir: Path) -> Fabr
         case InventoryConfig():
             from genie.fabric.inventory import InventoryFabric
 
-            return InventoryFabric(config, topology, run_dir)
+            return InventoryFabric(config, topology, run_dir, programs)
     raise ConfigError(f"no fabric {type(config).__name__}, {closest('', FABRICS)}", key="fabric.name")

@@ -65,7 +65,9 @@ class InventoryFabric:
 
     name = "inventory"
 
-    def __init__(self, config: InventoryConfig, topology: Topology, run_dir: Path) -> None:
+    def __init__(
+        self, config: InventoryConfig, topology: Topology, run_dir: Path, programs: Sequence[str] = ()
+    ) -> None:
         interval_ns = parse_ns(config.sample_interval, key="fabric.sample_interval")
         if interval_ns < _LEAST_SAMPLE_INTERVAL_NS:
             raise ConfigError(
@@ -75,6 +77,7 @@ class InventoryFabric:
         if self._limit_s < 1:
             raise ConfigError(f"must be at least 1s, found {config.time_limit!r}", key="fabric.time_limit")
         self._config = config
+        self._needed = dict.fromkeys((*NEEDED_PROGRAMS, *programs))
         self.topology = topology
         self._run_dir = run_dir.absolute()
         self._survey = survey(Path(config.inventory), config.group)
@@ -236,9 +239,8 @@ class InventoryFabric:
             raise EnvironmentUnfit("; ".join(problems[:8]), hint="nothing was changed on any host")
         self._facts = found
 
-    @staticmethod
-    def _programs() -> dict[str, Path]:
-        programs = {name: find_binary(name) for name in NEEDED_PROGRAMS}
+    def _programs(self) -> dict[str, Path]:
+        programs = {name: find_binary(name) for name in self._needed}
         for name in FAULT_PROGRAMS:
             try:
                 programs[name] = find_binary(name)

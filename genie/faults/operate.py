@@ -130,7 +130,7 @@ def _clear(plans: Sequence[FaultPlan], fabric: Fabric, folder: Path, say: Say) -
 def _facts(config: ExperimentConfig, network: Topology, fabric: Fabric) -> RunFacts:
     return RunFacts(
         packets=getattr(config.fabric, "packets", "bulk"),
-        congestion_control=config.transport.congestion_control,
+        congestion_control=getattr(config.transport, "congestion_control", ""),
         seed=config.seed,
         mtu=int(str(network.parameters.get("mtu", 1500))),
         addresses={node.name: fabric.address(node.name) for node in network.hosts},

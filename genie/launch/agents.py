@@ -20,7 +20,7 @@ from genie.engine.binaries import find_binary
 from genie.errors import RunAborted
 from genie.fabric.base import Fabric, Process
 from genie.launch.control import Controller, Outcome
-from genie.launch.protocol import TOKEN_BYTES, Progress
+from genie.launch.protocol import TOKEN_BYTES, Listener, Progress
 
 _EXIT_PATIENCE_S = 1.0
 _SSH_LOST = 255  # what ssh ends with where it loses its host; no agent does
@@ -65,12 +65,16 @@ class Agents:
         log: Callable[[str], None],
         connect_timeout_s: float,
         silence_s: float | None = None,
+        agent: str = "genie-agent",
     ) -> None:
-        """``silence_s``: an agent that says nothing for so long while ranks run is given up."""
+        """``silence_s``: an agent that says nothing for so long while ranks run is given up. ``agent`` is the
+        executable that has the run's transport.
+        """
         self._fabric = fabric
         self._directory = directory
         self._connect_timeout_s = connect_timeout_s
         self._silence_s = silence_s
+        self._agent = agent
         self._processes: dict[str, Process] = {}
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._log = log
@@ -105,19 +109,19 @@ class Agents:
         hosts = sorted({assignment.host for assignment in assignments.values()})
         address = self._fabric.control_address
         control = self._controller.listen_tcp(address) if address else self._controller.listen_unix(self._directory)
-        agent = str(find_binary("genie-agent"))
+        agent = str(find_binary(self._agent))
         for host in hosts:
             argv = [agent, "run", "--control", control, "--host", host, *self._pace_arguments(host)]
             log = self._directory / "log" / f"agent-{host}.log"
             self._processes[host] = self._fabric.spawn(host, argv, stdin=self._token, log=log, cwd=self._directory)
         self._controller.wait_for_agents(hosts, self._connect_timeout_s)
         programs = {a.rank: (a.host, a.event_path, a.program) for a in assignments.values()}
-        ports = self._controller.load(programs, self._connect_timeout_s)
-        endpoints = [
-            (rank, int(ipaddress.IPv4Address(self._fabric.address(assignments[rank].host))), port)
-            for rank, port in sorted(ports.items())
+        found = self._controller.load(programs, self._connect_timeout_s)
+        listeners = [
+            Listener(rank, int(ipaddress.IPv4Address(self._fabric.address(assignments[rank].host))), port, card)
+            for rank, (port, card) in sorted(found.items())
         ]
-        self._controller.connect(endpoints, self._connect_timeout_s)
+        self._controller.connect(listeners, self._connect_timeout_s)
 
     def race(
         self,

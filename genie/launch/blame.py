@@ -20,6 +20,7 @@ _WHAT = {
     FailureCode.BAD_PAYLOAD: "got a corrupted payload",
     FailureCode.INTERNAL: "failed",
     FailureCode.ABORTED: "was stopped",
+    FailureCode.TRANSPORT: "got an error from its transport",
 }
 
 

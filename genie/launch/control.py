@@ -14,14 +14,14 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from genie.clocks import ClockLook
 from genie.errors import RunAborted
 from genie.launch import protocol
-from genie.launch.protocol import Failure, Fields, Frame, FrameReader, Progress
+from genie.launch.protocol import Failure, Fields, Frame, FrameReader, Listener, Progress
 
 _ABORT_GRACE_S = 3.0
 _PINGS = 8
@@ -83,7 +83,7 @@ class Controller:
         self._agents: list[_Agent] = []
         self._by_host: dict[str, _Agent] = {}
         self._host_of_rank: dict[int, str] = {}
-        self._ports: dict[int, int] = {}
+        self._listening: dict[int, tuple[int, bytes]] = {}
         self._connected: set[int] = set()
         self._statuses: dict[int, int] = {}
         self._failures: list[Failure] = []
@@ -142,22 +142,24 @@ class Controller:
             lambda: f"no agent answered from {_names(wanted - set(self._by_host))}",
         )
 
-    def load(self, programs: Mapping[int, tuple[str, str, bytes]], timeout_s: float) -> dict[int, int]:
-        """Send each rank's (host, event path, program) and wait until all listen; returns the port of each rank."""
+    def load(self, programs: Mapping[int, tuple[str, str, bytes]], timeout_s: float) -> dict[int, tuple[int, bytes]]:
+        """Send each rank's (host, event path, program) and wait until all listen; returns the port and the card of each
+        rank.
+        """
         for rank, (host, event_path, blob) in programs.items():
             self._host_of_rank[rank] = host
             self._send(self._by_host[host], protocol.program_frame(rank, event_path, blob))
         self._until(
-            lambda: len(self._ports) == len(programs) or bool(self._failures),
+            lambda: len(self._listening) == len(programs) or bool(self._failures),
             timeout_s,
-            lambda: f"{_ranks(set(programs) - set(self._ports))} did not load the program",
+            lambda: f"{_ranks(set(programs) - set(self._listening))} did not load the program",
         )
         self._raise_first_failure("load its program")
-        return dict(self._ports)
+        return dict(self._listening)
 
-    def connect(self, endpoints: list[tuple[int, int, int]], timeout_s: float) -> None:
-        """Tell every agent where each rank listens and wait until all have connected."""
-        self._broadcast(protocol.connect_frame(endpoints))
+    def connect(self, listeners: Sequence[Listener], timeout_s: float) -> None:
+        """Tell every agent how each rank is reached and wait until all have connected."""
+        self._broadcast(protocol.connect_frame(listeners))
         ranks = set(self._host_of_rank)
         self._until(
             lambda: self._connected >= ranks or bool(self._failures),
@@ -330,8 +332,8 @@ class Controller:
         fields = Fields(payload)
         match kind:
             case Frame.LISTENING:
-                rank, port = fields.take("IH")
-                self._ports[rank] = port
+                rank, port, card = protocol.parse_listening(payload)
+                self._listening[rank] = (port, card)
             case Frame.CONNECTED:
                 self._connected.add(fields.take("I")[0])
             case Frame.PONG:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from genie.errors import RunAborted
 
-VERSION = 1
+VERSION = 2
 TOKEN_BYTES = 32
 NONCE_BYTES = 32
 MAX_FRAME_BYTES = 1 << 20  # agents only send short frames; programs travel the other way
@@ -52,6 +53,7 @@ class FailureCode(IntEnum):
     BAD_PAYLOAD = 7
     INTERNAL = 8
     ABORTED = 9
+    TRANSPORT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +160,29 @@ def program_frame(rank: int, event_path: str, blob: bytes) -> bytes:
     return frame(Frame.PROGRAM, struct.pack("<I", rank) + text(event_path) + struct.pack("<I", len(blob)) + blob)
 
 
-def connect_frame(endpoints: list[tuple[int, int, int]]) -> bytes:
-    """CONNECT: (rank, ipv4 as an integer in host order, port) of every rank."""
-    body = b"".join(struct.pack("<IIHH", rank, ipv4, port, 0) for rank, ipv4, port in endpoints)
-    return frame(Frame.CONNECT, struct.pack("<I", len(endpoints)) + body)
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """How peers reach a rank: where it listens (``ipv4`` as an integer in host order) and its transport's ``card``."""
+
+    rank: int
+    ipv4: int
+    port: int
+    card: bytes = b""
+
+
+def connect_frame(listeners: Sequence[Listener]) -> bytes:
+    """CONNECT with every rank's listener."""
+    parts = [struct.pack("<I", len(listeners))]
+    for one in listeners:
+        parts += [struct.pack("<IIHHI", one.rank, one.ipv4, one.port, 0, len(one.card)), one.card]
+    return frame(Frame.CONNECT, b"".join(parts))
+
+
+def parse_listening(payload: bytes) -> tuple[int, int, bytes]:
+    """LISTENING: (rank, port, card)."""
+    fields = Fields(payload)
+    rank, port, _, size = fields.take("IHHI")
+    return rank, port, fields.raw(size)
 
 
 def parse_failure(payload: bytes) -> Failure:

@@ -124,7 +124,7 @@ NB_MODULE(_native, m) {
         }
     });
     m.attr("protocol_version") = genie::kControlVersion;
-    m.attr("program_version") = 1;
+    m.attr("program_version") = genie::kProgramVersion;
     m.def("check_program", &genie::check_program, nb::arg("blob"));
     m.def("run_local", &genie::run_local_, nb::arg("programs"), nb::arg("event_paths"), nb::arg("token"));
     m.def("simulate", &genie::simulate_, nb::arg("programs"), nb::kw_only(), nb::arg("latency_ns"),

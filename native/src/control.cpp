@@ -252,6 +252,8 @@ void Agent::connect(FieldReader& fields) {
         endpoint.ipv4 = fields.take<std::uint32_t>();
         endpoint.port = fields.take<std::uint16_t>();
         fields.take<std::uint16_t>();
+        const auto card = fields.raw(fields.take<std::uint32_t>());
+        endpoint.card.assign(card.begin(), card.end());
         endpoints.push_back(endpoint);
     }
     for (const auto& rank : ranks_) rank->connect(endpoints);
@@ -311,8 +313,19 @@ void Agent::send_progress() {
     }
 }
 
-void Agent::listening(std::uint32_t rank, std::uint16_t port) {
-    post(FrameWriter(ControlType::kListening).put(rank).put(port).finish());
+void Agent::listening(std::uint32_t rank, const Opened& opened) {
+    if (opened.card.size() > kMostCardBytes) {
+        throw Failure(Code::kConnect, "the rank has " + std::to_string(opened.card.size()) +
+                                          " bytes to tell its peers, more than " +
+                                          std::to_string(kMostCardBytes));
+    }
+    post(FrameWriter(ControlType::kListening)
+             .put(rank)
+             .put(opened.port)
+             .put(std::uint16_t{0})
+             .put(static_cast<std::uint32_t>(opened.card.size()))
+             .raw(opened.card)
+             .finish());
 }
 
 void Agent::connected(std::uint32_t rank) { post(FrameWriter(ControlType::kConnected).put(rank).finish()); }

@@ -19,7 +19,8 @@
 
 namespace genie {
 
-constexpr std::uint16_t kControlVersion = 1;
+constexpr std::uint16_t kControlVersion = 2;
+constexpr std::size_t kMostCardBytes = 1 << 19;
 
 enum class ControlType : std::uint16_t {
     kHello = 1,
@@ -94,7 +95,7 @@ class Agent final : public Observer {
     // Serves the controller until it says BYE. Throws ControlError at end of file or a false controller.
     void serve();
 
-    void listening(std::uint32_t rank, std::uint16_t port) override;
+    void listening(std::uint32_t rank, const Opened& opened) override;
     void connected(std::uint32_t rank) override;
     void failed(std::uint32_t rank, const FailureReport& report) override;
     void done(std::uint32_t rank, Ending ending, const std::string& message) override;

@@ -24,6 +24,7 @@ enum class Code : std::uint32_t {
     kBadPayload = 7,
     kInternal = 8,
     kAborted = 9,
+    kTransport = 10,
 };
 
 struct FailureReport {

@@ -15,14 +15,15 @@ class Gathering final : public Observer {
         for (const Program& program : programs) {
             index_[program.header.rank] = results_.size();
             results_.push_back({program.header.rank, Ending::kOk, {}});
-            endpoints_.push_back({program.header.rank, program.header.listen_ipv4, 0});
+            endpoints_.push_back({program.header.rank, program.header.listen_ipv4, 0, {}});
             if (endpoints_.back().ipv4 == 0) endpoints_.back().ipv4 = 0x7f000001;
         }
     }
 
-    void listening(std::uint32_t rank, std::uint16_t port) override {
+    void listening(std::uint32_t rank, const Opened& opened) override {
         const std::lock_guard lock(mutex_);
-        endpoints_[index_[rank]].port = port;
+        endpoints_[index_[rank]].port = opened.port;
+        endpoints_[index_[rank]].card = opened.card;
         ++listening_;
         changed_.notify_all();
     }

@@ -65,7 +65,8 @@ class Cutter {
 };
 
 void check_header(const ProgramHeader& header) {
-    if (header.version != 1) bad("version ", header.version, ", this engine knows version 1");
+    if (header.version != kProgramVersion)
+        bad("version ", header.version, ", this engine knows version ", kProgramVersion);
     if ((header.flags & ~std::uint32_t{kFlagVerify | kFlagRecordMessages}) != 0)
         bad("unknown flags ", header.flags);
     if (header.world == 0 || header.rank >= header.world) bad("rank ", header.rank, " of ", header.world);
@@ -81,6 +82,12 @@ void check_header(const ProgramHeader& header) {
     if (header.sndbuf_bytes > 0x7fffffff || header.rcvbuf_bytes > 0x7fffffff)
         bad("socket buffers above 2 GiB");
     if (header.congestion_control[15] != '\0') bad("congestion control name is not terminated");
+    if (header.transport[15] != '\0') bad("transport name is not terminated");
+    if (header.transport[0] == '\0') bad("no transport is named");
+    if (header.counts[kSections - 1] > kMostSettingsBytes) {
+        bad("settings must have at most ", kMostSettingsBytes, " bytes, found ",
+            header.counts[kSections - 1]);
+    }
     const auto* zeros =
         std::find_if(std::begin(header.zero), std::end(header.zero), [](auto b) { return b != 0; });
     if (zeros != std::end(header.zero)) bad("reserved header bytes are not zero");
@@ -393,6 +400,8 @@ Program parse_program(std::span<const std::byte> blob) {
     program.needs = cutter.cut<Need>("needs", header.counts[6]);
     program.vectors = cutter.cut<std::uint64_t>("vectors", header.counts[7]);
     program.connections = cutter.cut<Connection>("connections", header.counts[8]);
+    const std::vector<char> settings = cutter.cut<char>("settings", header.counts[9]);
+    program.settings.assign(settings.begin(), settings.end());
     cutter.end();
     check_connections(program);
     check_ops(program);

@@ -27,7 +27,9 @@ enum class SizeKind : std::uint8_t { kZero = 0, kBlock = 1, kVector = 2 };
 enum class NeedMode : std::uint32_t { kMessage = 0, kWhole = 1 };
 enum class Role : std::uint16_t { kAccept = 0, kConnect = 1 };
 
-constexpr std::size_t kSections = 9;
+constexpr std::uint32_t kProgramVersion = 2;
+constexpr std::size_t kSections = 10;
+constexpr std::uint64_t kMostSettingsBytes = 64 << 10;
 constexpr std::uint32_t kMostWindowMessages = 1 << 20;
 
 struct ProgramHeader {
@@ -50,7 +52,8 @@ struct ProgramHeader {
     std::uint32_t rcvbuf_bytes;
     std::uint64_t compute_scale_ppm;
     std::uint64_t counts[kSections];
-    std::uint8_t zero[56];
+    char transport[16];
+    std::uint8_t zero[32];
 };
 static_assert(sizeof(ProgramHeader) == 256 && offsetof(ProgramHeader, counts) == 128);
 
@@ -155,6 +158,7 @@ class Program {
     std::vector<Need> needs;
     std::vector<std::uint64_t> vectors;
     std::vector<Connection> connections;
+    std::string settings;  // the transport's own: lines KEY=VALUE (settings.h)
 
     std::vector<TemplatePlan> templates;
     std::vector<std::uint32_t> lane_begin;  // operators of each lane in index order: lanes + 1 offsets
@@ -163,6 +167,7 @@ class Program {
     bool verify() const { return (header.flags & kFlagVerify) != 0; }
     bool record_messages() const { return (header.flags & kFlagRecordMessages) != 0; }
     std::string congestion_control() const { return header.congestion_control; }
+    std::string transport() const { return header.transport; }
 
     // Index of the call with this id, kNone if the rank takes no part in it.
     std::uint32_t find_call(std::uint32_t call_id) const;

@@ -113,6 +113,30 @@ class Rank final : public Sink {
 
     // -- Sink
 
+    bool expect(std::uint32_t connection, std::uint32_t call_id, Frame& frame) override {
+        if (!running()) return false;
+        frame = {};
+        frame.call_id = call_id;
+        frame.channel = program_.connections[connection].channel;
+        const std::uint32_t call = program_.find_call(call_id);
+        if (call == kNone) return refuse(connection, frame, "a message of a call this rank takes no part in");
+        // A peer may be iterations ahead: what is due is of the first one in which anything is left to come.
+        for (frame.iteration = instances_.floor(call); frame.iteration < program_.header.iterations;
+             ++frame.iteration) {
+            Instance& instance = instances_.find_or_make(call, frame.iteration);
+            const Port* const port = find_port(instance, connection);
+            if (port == nullptr)
+                return refuse(connection, frame, "a message from a rank that sends nothing in this call");
+            if (!receives_more(*port)) continue;
+            const TemplatePlan& plan = *instance.plan;
+            const std::uint32_t s = plan.port_steps[plan.ports[port->index].recv_begin + port->recv_cursor];
+            frame.bytes = instances_.message_bytes(instance, instance.steps[s], port->recv_message);
+            frame.message = std::uint64_t{port->recv_cursor} << 32 | port->recv_message;
+            return true;
+        }
+        return refuse(connection, frame, "a message of a call that was complete or never will be");
+    }
+
     bool on_header(std::uint32_t connection, const Frame& frame, Nanos now) override {
         if (!running()) return false;
         see(now);
@@ -125,24 +149,20 @@ class Rank final : public Sink {
             return refuse(connection, frame, "a message of a call that was complete or never will be");
         }
         Instance& instance = instances_.find_or_make(call, frame.iteration);
-        const TemplatePlan& plan = *instance.plan;
-        const auto found = std::lower_bound(
-            plan.ports.begin(), plan.ports.end(), connection,
-            [](const PortPlan& port, std::uint32_t wanted) { return port.connection < wanted; });
-        if (found == plan.ports.end() || found->connection != connection) {
+        Port* const found = find_port(instance, connection);
+        if (found == nullptr) {
             return refuse(connection, frame, "a message from a rank that sends nothing in this call");
         }
-        Port& port = instance.ports[static_cast<std::size_t>(found - plan.ports.begin())];
-        if (found->recv_begin + port.recv_cursor >= found->recv_end) {
-            return refuse(connection, frame, "more messages than the call has");
-        }
+        Port& port = *found;
+        const TemplatePlan& plan = *instance.plan;
+        if (!receives_more(port)) return refuse(connection, frame, "more messages than the call has");
         const std::uint64_t expected_message = std::uint64_t{port.recv_cursor} << 32 | port.recv_message;
         if (frame.message != expected_message) {
             return refuse(connection, frame,
                           "message " + name_message(frame.message) + " where message " +
                               name_message(expected_message) + " was due");
         }
-        const std::uint32_t s = plan.port_steps[found->recv_begin + port.recv_cursor];
+        const std::uint32_t s = plan.port_steps[plan.ports[port.index].recv_begin + port.recv_cursor];
         const std::uint64_t expected =
             instances_.message_bytes(instance, instance.steps[s], port.recv_message);
         if (frame.bytes != expected) {
@@ -252,6 +272,21 @@ class Rank final : public Sink {
     };
 
     void see(Nanos now) { now_ = std::max(now_, now); }
+
+    // What an instance does on a connection; null if nothing.
+    static Port* find_port(Instance& instance, std::uint32_t connection) {
+        const std::vector<PortPlan>& ports = instance.plan->ports;
+        const auto found = std::lower_bound(
+            ports.begin(), ports.end(), connection,
+            [](const PortPlan& port, std::uint32_t wanted) { return port.connection < wanted; });
+        if (found == ports.end() || found->connection != connection) return nullptr;
+        return &instance.ports[static_cast<std::size_t>(found - ports.begin())];
+    }
+
+    static bool receives_more(const Port& port) {
+        const PortPlan& plan = port.instance->plan->ports[port.index];
+        return plan.recv_begin + port.recv_cursor < plan.recv_end;
+    }
 
     // -- operators
 

@@ -9,6 +9,8 @@
 #include <climits>
 #include <new>
 
+#include "transports.h"
+
 namespace genie {
 namespace {
 
@@ -115,7 +117,7 @@ void RankThread::body() {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return released_; });
     }
-    transport_.reset();  // this thread's own descriptors
+    runner_.reset();  // this thread's own descriptors
 }
 
 void RankThread::run() {
@@ -125,12 +127,11 @@ void RankThread::run() {
     const ProgramHeader& header = program_.header;
     events_.emplace(event_path_, header.rank, header.world, header.event_capacity);
     progress_.store(&events_->header(), std::memory_order_release);
-    transport_.emplace(program_, token_, stop_fd_.get(), [this](const std::string& text) { log(text); });
-    MonotonicClock clock;
-    TcpRank rank(program_, *events_, clock, *transport_, options_.pace);
-    observer_.listening(header.rank, transport_->listen());
+    runner_ = make_runner({program_, *events_, token_, stop_fd_.get(),
+                           [this](const std::string& text) { log(text); }, options_.pace});
+    observer_.listening(header.rank, runner_->open());
     wait_for("where its peers listen", [this] { return endpoints_.has_value(); });
-    transport_->connect_all(*endpoints_, [this] { return stopped_.load(std::memory_order_acquire); });
+    runner_->connect(*endpoints_, [this] { return stopped_.load(std::memory_order_acquire); });
     EventHeader& events = events_->header();
     events.state.store(static_cast<std::uint32_t>(RankState::kConnected), std::memory_order_release);
     observer_.connected(header.rank);
@@ -140,12 +141,10 @@ void RankThread::run() {
     events.start_mono_ns.store(start_->value, std::memory_order_relaxed);
     events.start_real_ns.store((real_now() + (*start_ - monotonic_now())).value, std::memory_order_relaxed);
     events.state.store(static_cast<std::uint32_t>(RankState::kRunning), std::memory_order_release);
-    if (options_.break_connection != kNone) transport_->break_connection(options_.break_connection);
-    rank.begin(monotonic_now());
-    drive(rank, *transport_, spin, [this]() -> const std::string* {
+    if (options_.break_connection != kNone) runner_->break_connection(options_.break_connection);
+    conclude(runner_->run([this]() -> const std::string* {
         return stopped_.load(std::memory_order_acquire) ? &stop_reason_ : nullptr;
-    });
-    conclude(rank.failure());
+    }));
 }
 
 void RankThread::conclude(const FailureReport& report) {

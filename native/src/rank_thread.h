@@ -10,17 +10,18 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "descriptor.h"
-#include "driver.h"
 #include "events.h"
 #include "failure.h"
 #include "pace.h"
 #include "program.h"
+#include "runner.h"
 #include "sockets.h"
 
 namespace genie {
@@ -30,7 +31,7 @@ enum class Ending : std::uint32_t { kOk = 0, kFailed = 1, kAborted = 2 };
 class Observer {
   public:
     // All are called on the rank's thread.
-    virtual void listening(std::uint32_t rank, std::uint16_t port) = 0;
+    virtual void listening(std::uint32_t rank, const Opened& opened) = 0;
     virtual void connected(std::uint32_t rank) = 0;
     // At most one failure, then one end.
     virtual void failed(std::uint32_t rank, const FailureReport& report) = 0;
@@ -91,7 +92,7 @@ class RankThread {
     bool released_ = false;
 
     std::optional<EventFile> events_;
-    std::optional<TcpTransport> transport_;  // on the rank's thread only
+    std::unique_ptr<Runner> runner_;  // on the rank's thread only
     std::atomic<const EventHeader*> progress_{nullptr};
     pthread_t thread_{};
 };

@@ -21,11 +21,12 @@ namespace genie {
 using Token = std::array<std::uint8_t, 32>;
 using Log = std::function<void(const std::string&)>;
 
-// Where a rank listens; the address is in host order.
+// Where a rank listens; the address is in host order. The card is its transport's (runner.h).
 struct Endpoint {
     std::uint32_t rank = kNone;
     std::uint32_t ipv4 = 0;
     std::uint16_t port = 0;
+    std::vector<std::uint8_t> card = {};
 };
 
 // 10.0.0.1:4000

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "pattern.h"
+#include "settings.h"
 #include "sockets.h"
 
 namespace genie {
@@ -33,17 +34,18 @@ alignas(4096) const std::uint8_t kPayload[kPayloadBytes] = {};
 
 }  // namespace
 
-TcpTransport::TcpTransport(const Program& program, const Token& token, int stop_fd, Log log)
-    : program_(program),
-      token_(token),
-      stop_fd_(stop_fd),
-      log_(std::move(log)),
-      verify_(program.verify()),
+TcpTransport::TcpTransport(const RankContext& context)
+    : program_(context.program),
+      token_(context.token),
+      stop_fd_(context.stop_fd),
+      log_(context.log),
+      verify_(program_.verify()),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      peers_(program.connections.size()),
+      peers_(program_.connections.size()),
       scratch_(verify_ ? kVerifyBytes : kPeekBytes),
       send_scratch_(verify_ ? kVerifyBytes : 0) {
     if (!epoll_.valid()) fail_errno(Code::kInternal, "cannot create an epoll set");
+    Settings("tcp", program_.settings).done();
     readable_.reserve(2 * peers_.size());
     epoll_event event{};
     event.events = EPOLLIN;
@@ -53,7 +55,7 @@ TcpTransport::TcpTransport(const Program& program, const Token& token, int stop_
     }
 }
 
-std::uint16_t TcpTransport::listen() {
+Opened TcpTransport::open() {
     const ProgramHeader& header = program_.header;
     listener_ = make_socket(program_);
     const int one = 1;
@@ -68,7 +70,7 @@ std::uint16_t TcpTransport::listen() {
     if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
         fail_errno(Code::kConnect, "cannot learn the port of " + where);
     }
-    return ntohs(address.sin_port);
+    return {ntohs(address.sin_port), {}};
 }
 
 void TcpTransport::watch(std::uint32_t connection) {

@@ -2,7 +2,7 @@
 // set.
 //
 // Payload is sent from one shared buffer and received with MSG_TRUNC, so its bytes are never looked at; with
-// the program's verify flag they are a pattern that is made and checked instead. Setting up (`listen`,
+// the program's verify flag they are a pattern that is made and checked instead. Setting up (`open`,
 // `connect_all`) may block and throws Failure; afterwards nothing blocks.
 #pragma once
 
@@ -16,6 +16,7 @@
 
 #include "descriptor.h"
 #include "program.h"
+#include "runner.h"
 #include "sockets.h"
 #include "transport.h"
 
@@ -23,10 +24,9 @@ namespace genie {
 
 class TcpTransport {
   public:
-    // `stop_fd` is an eventfd that ends a wait and the connecting.
-    TcpTransport(const Program& program, const Token& token, int stop_fd, Log log);
+    explicit TcpTransport(const RankContext& context);
 
-    std::uint16_t listen();
+    Opened open();
     // Connects all peers and exchanges greetings with each. `stopped` is asked whenever stop_fd is readable.
     void connect_all(const std::vector<Endpoint>& endpoints, const std::function<bool()>& stopped);
 

@@ -1,4 +1,5 @@
-// What a rank and the thing that moves its bytes say to each other. TCP and the simulator are transports.
+// What a rank and the thing that moves its bytes say to each other. TCP and the simulator are transports,
+// others are in transports.cpp.
 //
 // A transport is asked to send one frame at a time on each connection, and tells a `Sink` what happened. All
 // calls are made on the rank's thread; none blocks.
@@ -43,6 +44,10 @@ struct Wait {
 
 class Sink {
   public:
+    // Fills in the head of the next message that is due on this connection in this call, with the bytes it
+    // should have: for transports on whose wire a message has no head, only the call's id. The true size is
+    // given to `on_header`. False: no message is due there and the rank has failed; read no more.
+    virtual bool expect(std::uint32_t connection, std::uint32_t call_id, Frame& frame) = 0;
     // A data frame's head arrived. False: it is wrong and the rank has failed; read no more.
     virtual bool on_header(std::uint32_t connection, const Frame& frame, Nanos now) = 0;
     // The payload of the frame last announced on this connection is complete.

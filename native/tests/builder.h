@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,8 @@ class ProgramBuilder {
   public:
     ProgramBuilder(std::uint32_t rank, std::uint32_t world) {
         std::memcpy(header.magic, "GNIEPRG1", 8);
-        header.version = 1;
+        header.version = kProgramVersion;
+        std::strcpy(header.transport, "tcp");
         header.flags = kFlagRecordMessages;
         header.rank = rank;
         header.world = world;
@@ -98,9 +100,9 @@ class ProgramBuilder {
             if (found != cache_.end()) edges.insert(edges.end(), found->second.begin(), found->second.end());
             all[from].out_end = static_cast<std::uint32_t>(edges.size());
         }
-        const std::uint64_t counts[kSections] = {all.size(),   edges.size(),     lanes.size(),
-                                                 calls.size(), templates.size(), steps.size(),
-                                                 needs.size(), vectors.size(),   connections.size()};
+        const std::uint64_t counts[kSections] = {
+            all.size(),   edges.size(), lanes.size(),   calls.size(),       templates.size(),
+            steps.size(), needs.size(), vectors.size(), connections.size(), settings.size()};
         std::copy(std::begin(counts), std::end(counts), head.counts);
         std::vector<std::byte> out;
         append(out, &head, sizeof head);
@@ -113,6 +115,7 @@ class ProgramBuilder {
         section(out, needs);
         section(out, vectors);
         section(out, connections);
+        section(out, std::vector<char>(settings.begin(), settings.end()));
         return out;
     }
 
@@ -128,6 +131,7 @@ class ProgramBuilder {
     std::vector<Need> needs;
     std::vector<std::uint64_t> vectors;
     std::vector<Connection> connections;
+    std::string settings;
 
     std::uint32_t connection(std::uint32_t peer, std::uint16_t channel) {
         const auto [found, made] =

@@ -156,7 +156,11 @@ TEST_CASE("a whole run: programs, connecting, clock, start, done, bye") {
     FrameWriter connect(ControlType::kConnect);
     connect.put(std::uint32_t{2});
     for (std::uint32_t r = 0; r < 2; ++r)
-        connect.put(r).put(std::uint32_t{0x7f000001}).put(ports[r]).put(std::uint16_t{0});
+        connect.put(r)
+            .put(std::uint32_t{0x7f000001})
+            .put(ports[r])
+            .put(std::uint16_t{0})
+            .put(std::uint32_t{0});
     controller.send(connect.finish());
     controller.expect(ControlType::kConnected);
     controller.expect(ControlType::kConnected);

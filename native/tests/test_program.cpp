@@ -52,7 +52,7 @@ TEST_CASE("unsound programs are refused with the reason") {
         const char* reason;
     };
     const Row rows[] = {
-        {"another version", [](auto& b) { b.header.version = 2; }, "version 2, this engine knows version 1"},
+        {"another version", [](auto& b) { b.header.version = 3; }, "version 3, this engine knows version 2"},
         {"another magic", [](auto& b) { b.header.magic[7] = '2'; }, "does not begin with GNIEPRG1"},
         {"an unknown flag", [](auto& b) { b.header.flags = 4; }, "unknown flags 4"},
         {"a rank outside the world", [](auto& b) { b.header.rank = 3; }, "rank 3 of 3"},

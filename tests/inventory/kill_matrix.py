@@ -317,7 +317,7 @@ def strike(lab: Lab, run: Run, victim: str) -> None:
 
 
 def accounted_for(cell: Cell, code: int, said: str) -> bool:
-    """Whether a run whose controller lived says what became of it: that it was aborted, or rightly that nothing was lost.
+    """Whether a run whose controller lived says what became of it: that it was aborted, or rightly that all is whole.
 
     A controller may put back itself what its dead warden would have. And once all is measured it does not matter who
     is first at putting it back.

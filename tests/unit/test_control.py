@@ -53,8 +53,9 @@ def obedient(agent, kind, payload):
     """Loads, connects, answers pings, runs for no time, is done."""
     if kind is Frame.PROGRAM:
         agent.rank = struct.unpack_from("<I", payload)[0]
-        agent.send(Frame.LISTENING, struct.pack("<IH", agent.rank, 4000 + agent.rank))
+        agent.send(Frame.LISTENING, struct.pack("<IHHI", agent.rank, 4000 + agent.rank, 0, 4) + b"card")
     elif kind is Frame.CONNECT:
+        agent.told = payload
         agent.send(Frame.CONNECTED, struct.pack("<I", agent.rank))
     elif kind is Frame.PING:
         agent.send(Frame.PONG, payload + struct.pack("<qq", time.monotonic_ns() + 10**9, time.time_ns()))
@@ -77,7 +78,8 @@ def run_phases(tmp_path, scripts, silence_s=None, on_progress=lambda _: None):
             agent.start()
         controller.wait_for_agents([a.host for a in agents], 5)
         ports = controller.load({i: (f"h{i}", f"events/rank-{i}.evt", b"blob") for i in range(len(agents))}, 5)
-        controller.connect([(rank, 0x7F000001, port) for rank, port in ports.items()], 5)
+        listeners = [protocol.Listener(rank, 0x7F000001, port, card) for rank, (port, card) in ports.items()]
+        controller.connect(listeners, 5)
         offsets = controller.clock_offsets()
         controller.start(time.monotonic_ns(), offsets)
         outcome = controller.wait_done(10, on_progress, silence_s=silence_s)
@@ -91,6 +93,8 @@ def test_a_whole_run(tmp_path):
     _, agents, offsets, outcome = run_phases(tmp_path, [obedient, obedient])
     assert outcome.ok
     assert all(agent.controller_was_genuine for agent in agents)
+    reached = b"".join(struct.pack("<IIHHI", rank, 0x7F000001, 4000 + rank, 0, 4) + b"card" for rank in (0, 1))
+    assert [agent.told for agent in agents] == [struct.pack("<I", 2) + reached] * 2
     assert not (tmp_path / "control.sock").exists()
     for offset in offsets.values():
         assert abs(offset.offset_ns - 10**9) <= offset.error_ns + 1_000_000

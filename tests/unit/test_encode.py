@@ -53,12 +53,21 @@ def job(world: int = 4, config: CollectivesConfig | None = None) -> list[RankPro
 def test_header_fields_are_where_the_format_says():
     blob = encode(job()[2], SETTINGS, endpoints(4))
     magic, version, flags, rank, world, iterations, window = struct.unpack_from("<8sIIIIII", blob)
-    assert (magic, version, flags, rank, world, iterations, window) == (b"GNIEPRG1", 1, 2, 2, 4, 3, 0)
+    assert (magic, version, flags, rank, world, iterations, window) == (b"GNIEPRG1", 2, 2, 2, 4, 3, 0)
     assert struct.unpack_from("<QQ", blob, 32) == (30_000_000_000, 0)
     assert struct.unpack_from("<IHH", blob, 56) == (0x0A000003, 0, 10)
     assert blob[80:112] == bytes(range(16)) + bytes(16)
     assert struct.unpack_from("<Q", blob, 120) == (1_000_000,)
-    assert blob[200:256] == bytes(56)
+    assert blob[208:256] == b"tcp".ljust(48, b"\0")
+
+
+def test_the_transport_is_told_its_settings_and_only_what_it_can_read():
+    header, sections = decode(encode(job()[2], SETTINGS, endpoints(4), {"device": "mlx5_0", "timeout": "20"}))
+    assert int(header["counts"][9]) == len("device=mlx5_0\ntimeout=20\n")
+    assert sections["settings"].tobytes() == b"device=mlx5_0\ntimeout=20\n"
+    for bad in ({"a=b": "1"}, {"": "1"}, {"a": "1\nb=2"}):
+        with pytest.raises(PlanError, match="cannot be written as KEY=VALUE"):
+            encode(job()[2], SETTINGS, endpoints(4), bad)
 
 
 def test_sections_follow_each_other_without_gaps_and_decode_again():

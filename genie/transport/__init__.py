@@ -1,0 +1,20 @@
+"""Transports: what carries the messages of ranks, one module each, chosen by ``transport=NAME``.
+
+A transport has two halves: its configuration here, and what moves the bytes in `native/src/` (docs/add-a-transport.md).
+`genie.schema` reads `TRANSPORTS`, the plan asks a configuration for each rank's settings. Standard library only, since
+``genie --help`` reads this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from genie.transport.base import RankPlace, TransportConfig
+from genie.transport.tcp import TcpTransport
+
+__all__ = ["TRANSPORTS", "RankPlace", "TcpTransport", "TransportConfig"]
+
+TRANSPORTS: Mapping[str, tuple[type[TransportConfig], str]] = {
+    "tcp": (TcpTransport, "kernel TCP through the fabric's queues"),
+}
+"""Kind to its dataclass and its line in ``genie --help``."""

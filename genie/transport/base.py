@@ -1,0 +1,51 @@
+"""What every transport's configuration has: how long to spin, how long to wait for peers, and what a rank is told.
+
+A transport is a dataclass that extends `TransportConfig`. It decides nothing about the network and opens nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from genie.errors import ConfigError
+from genie.units import parse_ns
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """Where a rank runs: its ``host``, its number ``local_rank`` among the ranks there, and what the topology knows
+    of the host (``attributes``).
+    """
+
+    rank: int
+    host: str
+    local_rank: int = 0
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TransportConfig:
+    """``spin`` is how long a rank spins before it sleeps: "auto" or a duration ("0" = never). ``connect_timeout`` is
+    how long ranks wait for their peers; at least 1s.
+    """
+
+    name: str = ""
+    spin: str = "auto"
+    connect_timeout: str = "10s"
+
+    agent: ClassVar[str] = "genie-agent"
+    """The executable whose registry has this transport's native half."""
+
+    def __post_init__(self) -> None:
+        if self.spin != "auto":
+            parse_ns(self.spin, key="spin")
+        if parse_ns(self.connect_timeout, key="connect_timeout") < 1_000_000_000:
+            raise ConfigError(f"must be at least 1s, found {self.connect_timeout!r}", key="connect_timeout")
+
+    def settings(self, place: RankPlace) -> Mapping[str, str]:
+        """What the native half is told for one rank, as it reads it (native/src/settings.h): keys and values without
+        line breaks, every key that it knows. Raises PlanError where the rank cannot have this transport.
+        """
+        return {}
