@@ -32,6 +32,7 @@
 
 #include "control.h"
 #include "pace.h"
+#include "transports.h"
 
 #ifndef GENIE_VERSION
 #define GENIE_VERSION "0"
@@ -235,7 +236,8 @@ int set_pace(int argc, char** argv) {
 int main(int argc, char** argv) {
     const std::string_view command = argc > 1 ? argv[1] : "";
     if (command == "--version") {
-        std::printf("genie-agent %s, control protocol %u\n", GENIE_VERSION, unsigned{genie::kControlVersion});
+        std::printf("genie-agent %s, control protocol %u, transports %s\n", GENIE_VERSION,
+                    unsigned{genie::kControlVersion}, genie::transport_names().c_str());
         return 0;
     }
     if (command == "--help" || command == "-h") {

@@ -78,7 +78,7 @@ def run_phases(tmp_path, scripts, silence_s=None, on_progress=lambda _: None):
             agent.start()
         controller.wait_for_agents([a.host for a in agents], 5)
         ports = controller.load({i: (f"h{i}", f"events/rank-{i}.evt", b"blob") for i in range(len(agents))}, 5)
-        listeners = [protocol.Listener(rank, 0x7F000001, port, card) for rank, (port, card) in ports.items()]
+        listeners = [protocol.Listener(rank, 0x7F000001, port, card) for rank, (port, card) in sorted(ports.items())]
         controller.connect(listeners, 5)
         offsets = controller.clock_offsets()
         controller.start(time.monotonic_ns(), offsets)
