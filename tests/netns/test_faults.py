@@ -23,6 +23,7 @@ from genie.fabric.probe import probe
 from genie.faults.config import FaultConfig
 from genie.faults.journal import read_journal
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
+from genie.faults.play import BATCH
 from genie.faults.revert import settle
 from genie.faults.session import FaultSession
 from genie.results.ports import read_ports
@@ -58,6 +59,14 @@ def planned(fabric: NetnsFabric, topology: Topology, **faults: FaultConfig) -> t
 
 def session(fabric: NetnsFabric, plans: tuple[FaultPlan, ...], tmp_path: Path) -> FaultSession:
     return FaultSession(plans, fabric, tmp_path / "faults.journal", tmp_path)
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, faults: FaultSession, **wrong: Any) -> None:
+    """Have the play told otherwise of every node."""
+    hosts = faults.play.hosts()
+    batch = [{**told, **wrong} for told in json.loads(hosts[BATCH]["genie_batch_json"])]
+    hosts[BATCH]["genie_batch_json"] = json.dumps(batch)
+    monkeypatch.setattr(faults.play, "hosts", lambda *_: hosts)
 
 
 def slow(targets: str = "h0", rate: str = "10%") -> FaultConfig:
@@ -201,6 +210,34 @@ def test_a_foreign_shaper_is_refused_before_anything_is_changed(
     assert made.returncode == 0, made.stderr
 
 
+def test_a_node_that_cannot_be_put_back_is_named_and_hides_no_other(
+    fabric: NetnsFabric, topology: Topology, tmp_path: Path
+) -> None:
+    before = state(fabric, topology)
+    faults = session(fabric, planned(fabric, topology, slow=slow("tier=host")), tmp_path)
+    faults.apply()
+    # Somebody else takes the shaper of one port away, so that its undo has nothing to change.
+    found = json.loads(fabric.run("h1", ["tc", "-j", "-r", "qdisc", "show", "dev", "switch0", "root"]).stdout)[0]
+    removed = ["tc", "qdisc", "del", "dev", "switch0", "root", "handle", found["handle"]]
+    assert fabric.run("h1", removed).returncode == 0
+    (record,) = faults.revert()
+    assert not record.ok
+    assert "switch0 on h1 is not as it was found" in record.message
+    assert [(entry.intent.node, entry.intent.object) for entry in read_journal(faults.journal_path).opened] == [
+        ("h1", "switch0")
+    ]
+    after = state(fabric, topology)
+    assert {node: after[node] for node in after if node != "h1"} == {
+        node: before[node] for node in before if node != "h1"
+    }
+    options = before["h1"][0][-1]["options"]
+    tbf = f"rate {options['rate'] * 8}bit burst {options['burst'] + 13}b limit {options['limit']}b"
+    made = fabric.run("h1", ["tc", *f"qdisc add dev switch0 root handle {found['handle']} tbf {tbf}".split()])
+    assert made.returncode == 0, made.stderr
+    assert [record.ok for record in faults.revert()] == [True]
+    assert state(fabric, topology) == before
+
+
 def test_an_unwritable_journal_changes_nothing(fabric: NetnsFabric, topology: Topology, tmp_path: Path) -> None:
     before = state(fabric, topology)
     plans = planned(fabric, topology, slow=slow())
@@ -214,10 +251,7 @@ def test_an_undo_that_cannot_be_written_stops_the_play_before_any_change(
 ) -> None:
     before = state(fabric, topology)
     faults = session(fabric, planned(fabric, topology, slow=slow()), tmp_path)
-    hosts = faults._hosts()
-    for variables in hosts.values():
-        variables["genie_journal_path"] = "/proc/no-such-folder/journal"
-    monkeypatch.setattr(faults, "_hosts", lambda *_: hosts)
+    tell(monkeypatch, faults, genie_journal_path="/proc/no-such-folder/journal")
     with pytest.raises(RunAborted, match="journal of faults could not be written, so nothing is changed"):
         faults.apply()
     assert state(fabric, topology) == before
@@ -243,8 +277,7 @@ def test_a_variable_of_the_wrong_type_is_refused_by_the_roles_specification(
     fabric: NetnsFabric, topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = session(fabric, planned(fabric, topology, slow=slow()), tmp_path)
-    hosts = {name: {**told, "genie_parameters": {"rat": "10%"}} for name, told in faults._hosts().items()}
-    monkeypatch.setattr(faults, "_hosts", lambda *_: hosts)
+    tell(monkeypatch, faults, genie_parameters={"rat": "10%"})
     with pytest.raises(RunAborted, match=r"rat\b.*not valid|Unsupported parameters.*rat|missing required.*rate"):
         faults.apply()
 

@@ -27,9 +27,9 @@ from genie.faults.ansible_job import (
 from genie.faults.config import FaultConfig
 from genie.faults.evidence import find_rule
 from genie.faults.plan import RunFacts, plan_faults
+from genie.faults.play import APPLY_PHASES, REVERT_PHASES
 from genie.faults.reading import PARSERS
 from genie.faults.recipe import PLATFORMS, find_platform, load_mechanism, load_platform, roles
-from genie.faults.session import APPLY_PHASES, REVERT_PHASES
 from genie.paths import playbooks_dir, roles_dir
 from genie.topology import build
 from genie.topology.config import LeafSpineConfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import pytest
 from genie import topology
 from genie.errors import RunAborted
 from genie.fabric.base import Capabilities, Completed
-from genie.faults import session as module
+from genie.faults import wardens as module
 from genie.faults.config import FaultConfig, WindowConfig
 from genie.faults.journal import Intent, Journal, read_journal
+from genie.faults.observer import Observer
 from genie.faults.plan import RunFacts, plan_faults
 from genie.faults.session import FaultSession
 from genie.faults.warden import Status, end_in_words
@@ -35,12 +36,14 @@ def log(by: str, ran: bool) -> str:
     })  # fmt: skip
 
 
-def result(host: str, *, ok: bool = True, told: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What Ansible's job says of one host."""
+def result(host: str, *, ok: bool = True, phase: str = "revert", log: str = "") -> dict[str, Any]:
+    """What Ansible's job says of one host: of a place there, or that it is out of reach."""
+    fault, node = host.split(".")
+    place = {"fault": fault, "node": node, "ok": True, "message": "", "done_mono_ns": 5, "log": log}
     return {
-        "host": host, "role": "port_rate", "phase": "revert", "task": "t", "ok": ok, "skipped": False,
+        "host": host, "role": "port_rate", "phase": phase, "task": "t", "ok": ok, "skipped": False,
         "message": "" if ok else "out of reach", "stdout": "", "stderr": "", "rc": 0, "seen_mono_ns": 5,
-        "told": told or {},
+        "told": {"phase": phase, "places": [place]} if ok else {},
     }  # fmt: skip
 
 
@@ -115,7 +118,7 @@ def test_a_revert_is_tried_again_where_ansible_died(
 
 
 def test_who_put_it_back_before_we_came_is_told_and_kept(tmp_path: Path) -> None:
-    answer = [result(HOSTS[0], told={"log": log("ttl", ran=True)}), result(HOSTS[1], told={"log": log("revert", True)})]
+    answer = [result(HOSTS[0], log=log("ttl", ran=True)), result(HOSTS[1], log=log("revert", True))]
     session = made(tmp_path, Scripted(answer))
     (record,) = session.revert()
     words = "the warden of h0 reverted it at 16:00:00 UTC, when its time limit had passed"
@@ -146,16 +149,16 @@ def test_the_time_limit_is_kept_once_even_where_no_warden_is_left(
 ) -> None:
     now = [0]
     monkeypatch.setattr(module.time, "monotonic_ns", lambda: now[0])
-    applied = [{**result(host), "phase": "act"} for host in HOSTS]
+    applied = [result(host, phase="act") for host in HOSTS]
     fabric = Scripted(applied)
     fabric.dead = {"h0"}
     session = made(tmp_path, fabric)
     session.apply()
     fabric.asked.clear()
-    for now_s in (0.5, 2.9, 3.1, 4):
+    for now_s in (0.5, 1.9, 2.1, 4):
         now[0] = int(now_s * 1e9)
         session.progress(0)
-        assert sorted(fabric.asked) == ([] if now_s < 3 else [("h0", "revert"), ("switch0", "revert")])
+        assert sorted(fabric.asked) == ([] if now_s < 2 else [("h0", "revert"), ("switch0", "revert")])
 
 
 def test_without_an_application_there_is_no_time_limit(tmp_path: Path) -> None:
@@ -208,6 +211,6 @@ def test_a_window_that_ends_while_it_is_read_is_judged_by_its_warden(
     fault = FaultConfig("port_rate", "h0/switch0", parameters={"rate": "10%"}, window=window)
     (plan,) = plan_faults({"slow": fault}, NETWORK, CAN, RunFacts())
     session = FaultSession([plan], Closing(*later), tmp_path / "journal", tmp_path)  # type: ignore[arg-type]
-    session._look_at_wardens(plan)
-    states, _ = session._states(plan, "h0", plan.changes)
+    session.wardens.look(plan)
+    states, _ = Observer(session.fabric, session.play, session.wardens).states(plan, "h0", plan.changes)
     assert tuple(state["rate_bps"] for state in states["h0/switch0"]) == rates
