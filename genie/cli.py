@@ -231,6 +231,10 @@ def _report(arguments: list[str]) -> int:
         raise ConfigError(f"expected one run directory, found {len(paths)}", hint=USAGE["report"])
     if (Path(paths[0]) / "aba.json").is_file():
         return _report_aba(Path(paths[0]), options)
+    if (Path(paths[0]) / "preflight.json").is_file():
+        from genie.preflight import command
+
+        return command.report(Path(paths[0]), options)
     from genie.report import terminal
     from genie.results.rundir import RunDir
 
@@ -319,6 +323,14 @@ def _revert(arguments: list[str]) -> int:
     return EXIT_OK if all(outcome.ok for outcome in outcomes) else EXIT_INVALID
 
 
+def _preflight(arguments: list[str]) -> int:
+    if _wants_help(arguments, "preflight"):
+        return EXIT_OK
+    from genie.preflight import command
+
+    return command.run(arguments)
+
+
 def _faults(arguments: list[str]) -> int:
     from genie.faults import command
 
@@ -340,6 +352,10 @@ def _wants_help(arguments: Sequence[str], command: str) -> bool:
 USAGE: Mapping[str, str] = {
     "run": "usage: genie [run] [-m] [key=value ...]",
     "doctor": "usage: genie doctor: what this machine can do, and what to do about each no",
+    "preflight": (
+        "usage: genie preflight [key=value ...]: how fast is each pair of hosts, and which is out of line?\n"
+        "  keys: fabric, topology, transport and what else a run takes, and preflight.KEY (docs/preflight.md)"
+    ),
     "trace": "usage: genie trace info|check PATH [key=value ...]: what a Chakra trace holds, if it can be replayed",
     "report": "usage: genie report RUN_DIR [--log]: show a run again; --log sends it to MLflow",
     "revert": "usage: genie revert [DIR]: undo what killed runs below DIR (default runs) left behind",
@@ -349,6 +365,7 @@ USAGE: Mapping[str, str] = {
 COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "run": _run,
     "doctor": _doctor,
+    "preflight": _preflight,
     "trace": _trace,
     "report": _report,
     "revert": _revert,

@@ -26,6 +26,7 @@ _SECTIONS = (
 _COMMANDS = (
     ("run", "run an experiment (the default, may be left out)"),
     ("doctor", "what this machine can do, and what to do about each no"),
+    ("preflight", "measure each pair of hosts: bandwidth, latency, what is out of line"),
     ("trace info|check PATH", "what a Chakra trace holds, and whether it can be replayed"),
     ("report RUN_DIR [--log]", "show a run again; --log sends it to MLflow"),
     ("revert [DIR]", "undo what killed runs below DIR (default runs) left behind, by their journals"),

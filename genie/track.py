@@ -130,6 +130,30 @@ def log_aba(folder: AbaDir, config: MlflowConfig, *, out: Path, force: bool = Fa
     return logged
 
 
+def log_alone(
+    kind: str,
+    name: str,
+    note: str,
+    config: MlflowConfig,
+    *,
+    out: Path,
+    later: str,
+    tags: Mapping[str, str],
+    metrics: Mapping[str, float],
+    artifacts: Sequence[Path],
+    ok: bool,
+) -> Logged:
+    """Log what is no run of a job (a preflight, say): ``note`` in Markdown, tags, metrics by name with unit, files.
+
+    ``kind`` is the tag that says what it is, with ``name``; ``later`` the command that logs it again. Never raises.
+    """
+    status = "FINISHED" if ok else "FAILED"
+    page = {"mlflow.source.name": "genie", **tags}
+    metrics = {_key(metric): value for metric, value in metrics.items()}
+    group = _Group(f"genie.{kind}", name, note, f"{kind}.md", page, metrics, tuple(artifacts), status)
+    return _log_group((), group, config, out, later, force=False)
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """A parent run: ``tag`` = ``name`` finds it again; ``note`` describes it and is its artifact ``file``."""
@@ -299,12 +323,14 @@ class _Store:
             run_id = made.info.run_id
         for key, value in {**group.tags, "mlflow.note.content": group.note}.items():
             self.client.set_tag(run_id, key, _cut(value, TAG_MOST, "the run directories"))
-        at = min(starts, default=0)
+        at = min(starts, default=time.time_ns() // 1_000_000)
         self.client.log_batch(run_id, metrics=[Metric(name, value, at, 0) for name, value in group.metrics.items()])
         self.client.log_text(run_id, group.note, group.file)
         for path in group.artifacts:
             self.client.log_artifact(run_id, str(path))
         self.client.set_terminated(run_id, status=group.status)
+        if not runs:
+            return self._logged(run_id)
         # sorted by time the page folds nested runs below their parent and then draws nothing; sorted by a metric it
         # shows them side by side
         wanted, order = quote(f"tags.`mlflow.parentRunId` = '{run_id}'"), quote("metrics.`iteration_time_median_ms`")

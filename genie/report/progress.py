@@ -61,13 +61,17 @@ class Narrator:
         self._last_s = now_s
         if first and not self._live:
             return
-        done = min(p.iteration for p in progress.values()) if len(progress) == self._ranks else 0
-        sent = sum(p.bytes_sent for p in progress.values())
-        rate = format_rate(8 * sent / max(now_s - self._phase_s, 1e-3))
-        bar = "█" * (20 * done // max(self._iterations, 1))
-        self._write(f"{self._clock()} running {bar:<20} iteration {done}/{self._iterations}, {rate} sent in all")
+        self._write(f"{self._clock()} {self.describe(progress, now_s - self._phase_s)}")
         if not self._live:
             self._end_line()
+
+    def describe(self, progress: Mapping[int, Progress], elapsed_s: float) -> str:
+        """The line about ranks that run, ``elapsed_s`` after they began."""
+        done = min(p.iteration for p in progress.values()) if len(progress) == self._ranks else 0
+        sent = sum(p.bytes_sent for p in progress.values())
+        rate = format_rate(8 * sent / max(elapsed_s, 1e-3))
+        bar = "█" * (20 * done // max(self._iterations, 1))
+        return f"running {bar:<20} iteration {done}/{self._iterations}, {rate} sent in all"
 
     def _clock(self) -> str:
         return f"[{time.monotonic() - self._began_s:5.1f} s]"
