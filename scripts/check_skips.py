@@ -18,6 +18,7 @@ from genie.fabric.probe import probe
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/lab"))
 import parts
+import switch
 import verbs_layer
 
 
@@ -54,6 +55,7 @@ ALLOWED: tuple[tuple[str, str, Callable[[], bool]], ...] = (
     (r"needs an sshd", "only root can install it", _is_user),
     (r"no lab: ", "QEMU is not installed, or not for this processor", _no_lab),
     (r"no lab, its kernel", "apt has no kernel package", lambda: parts.cached(parts.default_cache()) is None),
+    (r"no lab behind a switch", "no taps or namespaces here", lambda: bool(switch.unfit())),
     (r"no lab with RDMA", "apt has no RDMA programs", _no_rdma_programs),
     (r"not root|needs root|as root", "needs root", _is_user),
     (r"(nobody|ordinary user|unprivileged)", "the user nobody cannot use this environment here", lambda: True),

@@ -13,6 +13,7 @@ from pathlib import Path
 import lab
 import parts
 import verbs_layer
+from guests import PORT, RDMA_DEVICES, WIRE
 from lab import Lab
 from parts import LabError
 
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
     up.add_argument("--memory", type=int, default=1024, help="MiB a machine")
     up.add_argument("--rate", type=int, default=10, help="Mb/s of the wire, 0 for no shaper (%(default)s)")
     up.add_argument("--no-rdma", action="store_true", help="machines without Soft-RoCE, and without its programs")
+    up.add_argument("--switch", action="store_true", help="also plug them into a switch of GENIE's embedded fabric")
     up.add_argument(
         "--accelerator", choices=("auto", "kvm", "tcg"), default="auto", help="auto: kvm if a machine boots with it"
     )
@@ -41,6 +43,9 @@ def main(arguments: list[str]) -> int:
     ssh = commands.add_parser("ssh", help="a shell or a command on a machine")
     ssh.add_argument("machine")
     ssh.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
+    node = commands.add_parser("node", help="a command in the switch, or in h2, a host of it without machine")
+    node.add_argument("node")
+    node.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
     cable = commands.add_parser("cable", help="pull the wire's cable, or plug it in")
     cable.add_argument("state", choices=("pull", "plug"))
     console = commands.add_parser("console", help="what a machine's kernel said")
@@ -71,6 +76,9 @@ def _act(options: argparse.Namespace) -> int:
         # As with ssh itself, words are put together to a line for the shell there.
         argv = [*found.ssh_argv(options.machine, []), *options.words]
         os.execvp(argv[0], argv)
+    elif options.command == "node":
+        argv = _needed(options.run).node_argv(options.node, options.words or [os.environ.get("SHELL", "/bin/sh")])
+        os.execvp(argv[0], argv)
     elif options.command == "cable":
         _needed(options.run).cable(options.state == "plug")
     elif options.command == "console":
@@ -86,6 +94,10 @@ def _up(options: argparse.Namespace) -> int:
         parts.fetch(options.cache)
     size = ["--cpus", str(options.cpus), "--memory", str(options.memory), "--rate", str(options.rate)]
     size += ["--accelerator", options.accelerator]
+    if options.switch:
+        if not options.rate:
+            raise LabError("a switch's ports have a rate: leave --rate 0 out, or --switch")
+        size.append("--switch")
     if not options.no_rdma:
         size += verbs_layer.options(options.cache)
     found, _ = lab.start(options.run, options.cache, options.minutes * 60, size)
@@ -97,8 +109,12 @@ def _words(found: Lab) -> str:
     state = found.state
     lines = [f"lab: up, Linux {state['kernel']} by {state['accelerator']}, booted in {state['boot_s']} s"]
     lines += [f"{name}  {found.machine(name)['address']}  scripts/lab ssh {name}" for name in found.names]
-    if device := state["rdma_device"]:
-        lines.append(f"Soft-RoCE: {device} on both, as in: scripts/lab ssh vm1 ibv_devinfo -d {device}")
+    if state["rdma"]:
+        lines.append(f"Soft-RoCE: {RDMA_DEVICES[WIRE]} on both wires, as in: scripts/lab ssh vm1 ibv_devinfo")
+    if state["switch"]:
+        devices = f" and {RDMA_DEVICES[PORT]}" if state["rdma"] else ""
+        lines.append(f"switch: {PORT}{devices} on both, as in: scripts/lab node {state['switch']['node']} tc -s qdisc")
+        lines.append(f"inventory by way of the switch: {found.switch_inventory}")
     lines.append(f"inventory: {found.inventory}, with fabric.control_address={state['control_address']}")
     return "\n".join(lines)
 

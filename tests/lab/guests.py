@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parts import GUEST, Parts
+from switch import Plug
 
 WIRE_MTU = 4200
 """Bytes: RoCE's 4096 of payload and its headers, as on the embedded fabric."""
@@ -21,8 +22,11 @@ CONTROL_ADDRESS = "127.78.0.1"
 SHARED = "shared"
 """A folder of the run folder whose files the machines see as they are: how a test brings a program there."""
 
-RDMA_DEVICE = "rxe0"
-"""Name of the Soft-RoCE device on the wire."""
+WIRE, PORT = "wire0", "port0"
+"""The cards between the machines: the wire, and the one that is plugged into a switch, where there is one."""
+
+RDMA_DEVICES = {WIRE: "rxe0", PORT: "rxe1"}
+"""Names of the Soft-RoCE devices by card."""
 
 QUEUE_BYTES, KMIN_BYTES, KMAX_BYTES = 131072, 25600, 76800
 """Queue and ECN thresholds of the wire's shaper, those of the embedded fabric's ports."""
@@ -37,7 +41,9 @@ class Size:
     rate_mbps: int = 10
     """Of the shaper at each end of the wire; 0 for none."""
     rdma: bool = False
-    """Whether the wire gets a Soft-RoCE device."""
+    """Whether the wire (and the port) gets a Soft-RoCE device."""
+    switch: bool = False
+    """Whether there is a switch, with a port of that rate for each machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class Machine:
     """The `number`th machine of a lab, counted from 1."""
 
     number: int
+    plug: Plug | None = None
+    """Its place at a switch."""
 
     @property
     def name(self) -> str:
@@ -62,7 +70,10 @@ class Machine:
         return f"10.78.{self.number}"
 
     def mac(self, network: str) -> str:
-        """Hardware address on network `manage` or `wire`."""
+        """Hardware address on network `manage`, `wire` or `port`."""
+        if network == "port":
+            assert self.plug is not None
+            return self.plug.mac
         return f"52:54:00:77:{0 if network == 'manage' else 1:02x}:{self.number:02x}"
 
 
@@ -86,8 +97,15 @@ def write_settings(machine: Machine, machines: list[Machine], parts: Parts, fold
         "control_address": CONTROL_ADDRESS,
         "shaper": _shaper(size.rate_mbps),
         "marker": _marker(size.rate_mbps),
-        "rdma_device": RDMA_DEVICE if size.rdma else "",
+        "rdma": "yes" if size.rdma else "",
     }
+    if machine.plug is not None:
+        settings |= {
+            "port_mac": machine.mac("port"),
+            "port_address": f"{machine.plug.address}/32",
+            "port_link": f"{machine.plug.link_address}/31",
+            "port_gateway": machine.plug.gateway,
+        }
     (folder / "settings").write_text("".join(f"{name}='{value}'\n" for name, value in settings.items()))
     (folder / "sshd_config").write_text(
         "HostKey /run/lab/ssh/host_key\nAuthorizedKeysFile /run/lab/ssh/authorized_keys\nPidFile none\n"
@@ -146,6 +164,10 @@ def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wi
         shares["layer"] = parts.layer
     net = machine.manage_network
     user = f"user,id=manage,ipv6=off,net={net}.0/24,host={net}.2,hostfwd=tcp:127.0.0.1:0-{net}.15:22"
+    port = []
+    if machine.plug is not None:
+        port = ["-netdev", f"tap,id=port,fd={machine.plug.tap}"]
+        port += ["-device", f"virtio-net-pci,id={PORT},netdev=port,mac={machine.mac('port')},host_mtu={WIRE_MTU}"]
     return [
         *_bare(parts, "genie_lab=boot genie_lab_layer" if parts.layer else "genie_lab=boot", kvm),
         *accelerated(kvm),
@@ -154,7 +176,8 @@ def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wi
         *(word for tag, path in shares.items() for word in _share(tag, path)),
         *("-netdev", user, "-device", f"virtio-net-pci,id=manage0,netdev=manage,mac={machine.mac('manage')}"),
         *("-netdev", f"socket,id=wire,fd={wire}"),
-        *("-device", f"virtio-net-pci,id=wire0,netdev=wire,mac={machine.mac('wire')},host_mtu={WIRE_MTU}"),
+        *("-device", f"virtio-net-pci,id={WIRE},netdev=wire,mac={machine.mac('wire')},host_mtu={WIRE_MTU}"),
+        *port,
     ]
 
 

@@ -30,6 +30,7 @@ import lab
 from guests import Machine, Size
 from monitor import qmp
 from parts import LabError, Parts, ready
+from switch import Switch
 
 BOOT_LIMIT_S = 180.0
 PROBE_LIMIT_S = 10.0
@@ -104,12 +105,17 @@ class Keeper:
         self.size = size
         self.kvm = kvm
         self.guests: list[Guest] = []
+        self.switch: Switch | None = None
         self.selector = selectors.DefaultSelector()
 
     def boot(self) -> dict[str, Any]:
         """Start all machines at once and wait until each answers SSH; what `lab.json` says of them."""
         began = time.monotonic()
         fleet = [Machine(1), Machine(2)]
+        if self.size.switch:
+            (self.run / "switch").mkdir(mode=0o700)
+            self.switch = Switch(self.size.rate_mbps, self.run / "switch")
+            fleet = [replace(machine, plug=self.switch.plug(machine.number - 1)) for machine in fleet]
         (self.run / guests.SHARED).mkdir(mode=0o755, exist_ok=True)
         guests.key_pair(self.run / "user_key", "user of a GENIE lab")
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -140,18 +146,19 @@ class Keeper:
                     "pid": guest.process.pid,
                     "port": port,
                     "address": guest.machine.wire_address,
+                    "port_address": guest.machine.plug.address if guest.machine.plug else "",
                     "folder": str(guest.folder),
                     "host_key": " ".join(public[:2]),
                 }
             )
-        device = guests.RDMA_DEVICE if self.size.rdma else ""
-        lab.write_access(self.run, state, self.size.rate_mbps, device)
+        lab.write_access(self.run, state, self.size)
         return {
             "keeper": os.getpid(),
             "accelerator": "kvm" if self.kvm else "tcg",
             "kernel": self.parts.release,
             "control_address": guests.CONTROL_ADDRESS,
-            "rdma_device": device,
+            "rdma": self.size.rdma,
+            "switch": self.switch.state() if self.switch else None,
             "boot_s": round(time.monotonic() - began, 1),
             "machines": state,
         }
@@ -171,6 +178,8 @@ class Keeper:
             guest.process.kill()
         for guest in self.guests:
             guest.process.wait()
+        if self.switch is not None:
+            self.switch.close()
 
     def _start(self, machine: Machine, fleet: list[Machine], wire: socket.socket) -> None:
         folder = self.run / machine.name
@@ -182,10 +191,12 @@ class Keeper:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=[wire.fileno()],
+            pass_fds=[wire.fileno(), *([machine.plug.tap] if machine.plug else [])],
             preexec_fn=_end_with(os.getpid()),
         )
         wire.close()
+        if machine.plug is not None:
+            os.close(machine.plug.tap)
         guest = Guest(machine, process, folder)
         self.guests.append(guest)
         self.selector.register(process.stdout, selectors.EVENT_READ, guest)  # type: ignore[arg-type]
@@ -228,6 +239,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rate", type=int, default=10)
     parser.add_argument("--rdma", action="store_true")
     parser.add_argument("--layer", type=Path)
+    parser.add_argument("--switch", action="store_true")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--attached", action="store_true")
     options = parser.parse_args(arguments)
@@ -246,7 +258,7 @@ def main(arguments: list[str]) -> int:
     try:
         parts = replace(ready(options.cache), layer=options.layer)
         kvm = options.accelerator == "kvm" or (options.accelerator == "auto" and kvm_works(parts, options.cache))
-        size = Size(options.cpus, options.memory, options.rate, options.rdma)
+        size = Size(options.cpus, options.memory, options.rate, options.rdma, options.switch)
         keeper = Keeper(options.run, parts, size, kvm)
         if options.attached:
             keeper.selector.register(0, selectors.EVENT_READ, None)

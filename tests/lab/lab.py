@@ -4,7 +4,7 @@ Called by `command.py` and by the tests. The machines belong to a keeper process
 it and reads what it left in the run folder:
 
     lab.json      what runs: machines, ports, the keeper's process
-    hosts.yml     the machines as an Ansible inventory
+    hosts.yml     the machines as an Ansible inventory; hosts_switch.yml the same by way of the switch
     ssh_config    for ssh -F; with user_key and known_hosts beside it
     vm1/console   all that the machine's kernel said
     alive         locked by the keeper while it lives
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from guests import SHARED
+from guests import PORT, SHARED, WIRE, Size
 from monitor import qmp
 from parts import LabError
 
@@ -37,7 +37,7 @@ KEEPER = Path(__file__).resolve().parent / "keeper.py"
 LONGEST_RUN = 75
 """A Unix socket's path holds 107 bytes; ssh makes one of `vm1.ssh.` and 16 letters."""
 
-FILES = ("lab.json", "hosts.yml", "ssh_config", "known_hosts", "user_key", "user_key.pub")
+FILES = ("lab.json", "hosts.yml", "hosts_switch.yml", "ssh_config", "known_hosts", "user_key", "user_key.pub")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,11 @@ class Lab:
     def inventory(self) -> Path:
         """The machines as an Ansible inventory."""
         return self.run / "hosts.yml"
+
+    @property
+    def switch_inventory(self) -> Path:
+        """The machines as they are reached through the switch."""
+        return self.run / "hosts_switch.yml"
 
     @property
     def names(self) -> list[str]:
@@ -98,6 +103,19 @@ class Lab:
     def kill(self, name: str) -> None:
         """Take the power of one machine away."""
         os.kill(self.machine(name)["pid"], signal.SIGKILL)
+
+    def node_argv(self, node: str, command: list[str]) -> list[str]:
+        """The command that runs `command` in a node of the switch's fabric: `switch0`, or `h2`, a host without machine.
+
+        Raises:
+            LabError: the lab has no switch.
+        """
+        switch = self.state["switch"]
+        if switch is None:
+            raise LabError("this lab has no switch: scripts/lab up --switch")
+        user = ["--user", "--preserve-credentials"] if switch["is_users"] else []
+        enter = ["nsenter", "--target", str(switch["holder"]), *user, "--mount", "--net", "--pid"]
+        return [*enter, "nsenter", f"--net=/run/netns/{node}", *command]
 
     def share(self, path: Path) -> str:
         """Where the machines see a copy of a file of this host, made now; for programs of a test's own."""
@@ -195,8 +213,8 @@ def write_state(run: Path, state: dict[str, Any]) -> None:
     fresh.rename(run / "lab.json")
 
 
-def write_access(run: Path, state: list[dict[str, Any]], rate_mbps: int, rdma_device: str) -> None:
-    """For the keeper: known_hosts, ssh_config and the Ansible inventory of machines that are up."""
+def write_access(run: Path, state: list[dict[str, Any]], size: Size) -> None:
+    """For the keeper: known_hosts, ssh_config and the Ansible inventories of machines that are up."""
     known = run / "known_hosts"
     known.write_text("".join(f"[127.0.0.1]:{machine['port']} {machine['host_key']}\n" for machine in state))
     secure = {
@@ -218,15 +236,18 @@ def write_access(run: Path, state: list[dict[str, Any]], rate_mbps: int, rdma_de
         )
     )
     other = {a["name"]: b["name"] for a, b in (state, state[::-1])}
-    hosts = {
+    reached = {machine["name"]: {"ansible_host": "127.0.0.1", "ansible_port": machine["port"]} for machine in state}
+    on_wire = {
         machine["name"]: {
-            "ansible_host": "127.0.0.1",
-            "ansible_port": machine["port"],
             "genie_address": machine["address"],
-            "genie_interface": "wire0",
-            "genie_links": {"wire0": f"{other[machine['name']]}/wire0"},
+            "genie_interface": WIRE,
+            "genie_links": {WIRE: f"{other[machine['name']]}/{WIRE}"},
         }
         for machine in state
+    }
+    # Without links: what is between them is one opaque node, since no machine of the inventory is the switch.
+    at_switch = {
+        machine["name"]: {"genie_address": machine["port_address"], "genie_interface": PORT} for machine in state
     }
     every = {
         "ansible_user": "root",
@@ -235,11 +256,14 @@ def write_access(run: Path, state: list[dict[str, Any]], rate_mbps: int, rdma_de
             [word for name, value in secure.items() if name != "IdentityFile" for word in ("-o", f"{name}={value}")]
         ),
         "ansible_python_interpreter": "/usr/bin/python3",
-        **({"genie_rate": f"{rate_mbps}Mbps"} if rate_mbps else {}),
+        **({"genie_rate": f"{size.rate_mbps}Mbps"} if size.rate_mbps else {}),
         "genie_allowed": True,
         "genie_platforms": ["linux"],
     }
-    (run / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": every}}, sort_keys=False))
+    inventories = {"hosts.yml": on_wire} | ({"hosts_switch.yml": at_switch} if size.switch else {})
+    for file, said in inventories.items():
+        hosts = {name: reached[name] | said[name] for name in reached}
+        (run / file).write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": every}}, sort_keys=False))
 
 
 def _prepare(run: Path) -> None:
@@ -253,7 +277,7 @@ def _prepare(run: Path) -> None:
     if _alive(run):
         raise LabError(f"a lab is up in {run} already: scripts/lab down, or name another folder with --run")
     for path in run.iterdir():
-        if path.is_dir() and (path.name.startswith("vm") or path.name == SHARED):
+        if path.is_dir() and (path.name.startswith("vm") or path.name in (SHARED, "switch")):
             shutil.rmtree(path)
         elif path.name in FILES:
             path.unlink()

@@ -3,6 +3,7 @@
 import lab as lab_module
 import parts
 import pytest
+import switch
 import verbs_layer
 from lab_fixtures import booted_from, restored
 from roce import RATE_MBPS
@@ -20,9 +21,15 @@ def rdma_options(booted_from):
 
 
 @pytest.fixture(scope="session")
-def lab(booted_from, rdma_options, tmp_path_factory):
-    """Two machines with a Soft-RoCE device each, that end with this process."""
-    options = (*rdma_options, "--rate", str(RATE_MBPS))
+def no_switch():
+    """Why the machines cannot be plugged into a switch of the embedded fabric; empty if they are."""
+    return switch.unfit()
+
+
+@pytest.fixture(scope="session")
+def lab(booted_from, rdma_options, no_switch, tmp_path_factory):
+    """Two machines with Soft-RoCE on their wire, and at a switch where there can be one; they end with this process."""
+    options = (*rdma_options, "--rate", str(RATE_MBPS), *([] if no_switch else ["--switch"]))
     with lab_module.session(tmp_path_factory.mktemp("lab"), booted_from, options=options) as running:
         yield running
 
@@ -32,6 +39,14 @@ def wire(lab):
     """The lab, whose wire is then made again what it was at boot."""
     with restored(lab):
         yield lab
+
+
+@pytest.fixture
+def switched(lab, no_switch):
+    """The lab, whose machines are at a switch; skipped where they cannot be."""
+    if no_switch:
+        pytest.skip(f"no lab behind a switch: {no_switch}")
+    return lab
 
 
 @pytest.fixture

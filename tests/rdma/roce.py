@@ -15,8 +15,15 @@ from typing import IO, Any
 from lab import Lab
 
 DEVICE = "rxe0"
+"""On the wire."""
+SWITCH_DEVICE = "rxe1"
+"""At the switch of the embedded fabric."""
+
 GID_INDEX = 1
 """The RoCEv2 GID of the IPv4 address: an interface has its IPv6 one, made of its hardware address, before that."""
+
+ADDRESS_OF = {DEVICE: "address", SWITCH_DEVICE: "port_address"}
+"""What `lab.json` calls the address of each device of a machine."""
 
 PAYLOAD_BYTES = 4096
 """Of one packet at the wire's MTU."""
@@ -27,17 +34,17 @@ RATE_MBPS = 40
 PATIENCE_S = 60.0
 
 
-def counters(lab: Lab, name: str) -> dict[str, int]:
-    """What the device of a machine has counted since boot, by the kernel's names (`out_of_seq_request`, …)."""
-    folder = f"/sys/class/infiniband/{DEVICE}/ports/1/hw_counters"
+def counters(lab: Lab, name: str, device: str = DEVICE) -> dict[str, int]:
+    """What a device of a machine has counted since boot, by the kernel's names (`out_of_seq_request`, …)."""
+    folder = f"/sys/class/infiniband/{device}/ports/1/hw_counters"
     lines = lab.output(name, "sh", "-c", f"cd {folder} && grep -H . *").splitlines()
     return {key: int(value) for key, value in (line.split(":", 1) for line in lines)}
 
 
-def counted(lab: Lab, before: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+def counted(lab: Lab, before: dict[str, dict[str, int]], device: str = DEVICE) -> dict[str, dict[str, int]]:
     """By machine of `before`, what was counted since; counters that stood still are left out."""
     return {
-        name: {key: value - old[key] for key, value in counters(lab, name).items() if value != old[key]}
+        name: {key: value - old[key] for key, value in counters(lab, name, device).items() if value != old[key]}
         for name, old in before.items()
     }
 
@@ -85,12 +92,14 @@ def serving(lab: Lab, name: str, argv: Sequence[str], ready: str) -> Iterator[IO
         process.wait()
 
 
-def write_gbps(lab: Lab, size_bytes: int, count: int, *words: str, receiver: str = "vm2") -> float:
+def write_gbps(
+    lab: Lab, size_bytes: int, count: int, *words: str, receiver: str = "vm2", device: str = DEVICE
+) -> float:
     """Average of `ib_write_bw` from vm1 to a machine, which may be vm1 itself, in Gb/s."""
-    program = ["ib_write_bw", "-d", DEVICE, "-x", str(GID_INDEX), "-s", str(size_bytes), "-n", str(count), "-F"]
+    program = ["ib_write_bw", "-d", device, "-x", str(GID_INDEX), "-s", str(size_bytes), "-n", str(count), "-F"]
     program += ["--report_gbits", *words]
     with serving(lab, receiver, ["stdbuf", "-oL", *program], "Waiting for client"):
-        text = lab.output("vm1", *program, lab.machine(receiver)["address"], timeout=2 * PATIENCE_S)
+        text = lab.output("vm1", *program, lab.machine(receiver)[ADDRESS_OF[device]], timeout=2 * PATIENCE_S)
     row = re.search(rf"^ *{size_bytes} +\d+ +[\d.]+ +([\d.]+)", text, re.MULTILINE)
     assert row is not None, text
     return float(row[1])

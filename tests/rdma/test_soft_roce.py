@@ -23,7 +23,7 @@ PACKETS = COUNT * SIZE_BYTES // roce.PAYLOAD_BYTES
 
 @pytest.mark.parametrize("name", ["vm1", "vm2"])
 def test_the_wire_of_each_machine_has_a_device_that_is_up(lab, name):
-    (link,) = json.loads(lab.output(name, "rdma", "-j", "link", "show"))
+    (link,) = json.loads(lab.output(name, "rdma", "-j", "link", "show", f"{DEVICE}/1"))
     assert (link["ifname"], link["state"], link["physical_state"], link["netdev"]) == (
         DEVICE,
         "ACTIVE",
