@@ -36,6 +36,8 @@ from genie.results.records import PlanRecord, to_plain
 from genie.schema import ExperimentConfig
 from genie.topology import Topology
 from genie.topology.inventory import inventory as read_network
+from genie.topology.model import Node
+from genie.topology.routes import forwards
 from genie.transport import RankPlace
 from genie.units import format_bytes, format_ns, format_rate, parse_ns
 from genie.workload.check import CheckedTrace, check
@@ -353,4 +355,11 @@ def plan_record(plan: Plan) -> PlanRecord:
         notes=plan.notes,
         shaped=plan.capabilities.shaping,
         one_clock=plan.capabilities.one_clock,
+        nodes={node.name: _role(node) for node in plan.topology.nodes},
+        port_rates_bps=tuple(port.model.rate_bps for port in plan.topology.ports),
+        mtu=int(str(plan.topology.parameters.get("mtu", 0))),
     )
+
+
+def _role(node: Node) -> str:
+    return "forwarding host" if node.is_host and forwards(node) else node.role

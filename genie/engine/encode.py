@@ -22,6 +22,9 @@ from genie.errors import PlanError
 SOURCE_PORTS = range(10_000, 32_768)
 """Source ports of seeded runs: below the kernel's ephemeral ports, so that no other socket takes one by chance."""
 
+LISTEN_PORT = 7000
+"""Rank r of a seeded run listens on this plus r."""
+
 LONGEST_NS = (2**63 - 1) // 4
 MOST_MESSAGES_A_STEP = 2**31 - 1
 MOST_EVENTS = (2**63 - 1) // 64 - 64
@@ -292,7 +295,7 @@ def _connections(
             if step.kind is not StepKind.LOCAL
         }
     )
-    ports = None if seed is None else _SourcePorts(program.rank, seed, endpoints)
+    ports = None if seed is None else SourcePorts(program.rank, seed, endpoints)
     table = np.zeros(len(pairs), wire.CONNECTION)
     for number, (peer, channel) in enumerate(pairs):
         connects = program.rank > peer
@@ -303,7 +306,7 @@ def _connections(
     return table, {pair: number for number, pair in enumerate(pairs)}
 
 
-class _SourcePorts:
+class SourcePorts:
     """Source ports of one rank: a permutation of `SOURCE_PORTS`, drawn from the seed for each host address.
 
     Every connection that any rank of the host makes has its own place in the permutation, so no two of them share a
@@ -326,6 +329,7 @@ class _SourcePorts:
             self._stride += 1
 
     def port(self, peer: int, channel: int) -> int:
+        """Source port of this rank's connection to ``peer``. Raises PlanError if there are not that many."""
         place = (channel * self._on_host + self._place) * self._world + peer
         if place >= len(self._free):
             raise PlanError(

@@ -87,7 +87,7 @@ _HASH_FIELDS = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 """Addresses, protocol and ports (Linux, Documentation/networking/ip-sysctl.rst)."""
 
 
-def _hash_seed(seed: int, node: str) -> int:
+def ecmp_seed(seed: int, node: str) -> int:
     """A node's own ECMP seed: equal ones would make every tier choose alike. Never 0, which means random."""
     digest = hashlib.sha256(f"{seed}/{node}".encode()).digest()
     return int.from_bytes(digest[:4], "little") or 1
@@ -117,7 +117,7 @@ def node_sysctls(node: str, settings: Settings) -> tuple[tuple[str, str], ...]:
         # connection and timeout: paths would be chance. 3 hashes the fields named, whatever the packet brings.
         ("net/ipv4/fib_multipath_hash_policy", "3"),
         ("net/ipv4/fib_multipath_hash_fields", str(_HASH_FIELDS)),
-        ("net/ipv4/fib_multipath_hash_seed", str(_hash_seed(settings.seed, node))),
+        ("net/ipv4/fib_multipath_hash_seed", str(ecmp_seed(settings.seed, node))),
         ("net/ipv4/tcp_no_metrics_save", "1"),
         ("net/ipv4/tcp_ecn", "1"),
         # Steering a flow's packets to one CPU keeps them in order; veth otherwise reorders (false retransmits).

@@ -96,7 +96,10 @@ class PlanRecord:
     ``placement[rank]`` is the rank's host; ``ports`` is in the order of ``ports.smp``; ``dilation`` is k: real time =
     k × model time; ``one_clock`` says that all ranks read the same CLOCK_MONOTONIC (one machine); ``warmup``
     iterations are run but not measured; ``predicted_iteration_ns`` is the healthy prediction in model time; ``shaped``
-    says that ports have rates, so that the network and not the CPUs ought to set the pace.
+    says that ports have rates, so that the network and not the CPUs ought to set the pace. ``nodes`` is the role of
+    each node ("forwarding host" for a host that carries others' traffic), ``port_rates_bps`` in the order of ``ports``
+    and in model time; ports 2k and 2k + 1 are the ends of link k. Both are empty, and ``mtu`` 0, in runs from before
+    they were recorded.
     """
 
     name: str
@@ -117,6 +120,9 @@ class PlanRecord:
     predicted_iteration_ns: float | None = None
     notes: tuple[str, ...] = ()
     shaped: bool = True
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    port_rates_bps: tuple[int, ...] = ()
+    mtu: int = 0
 
     @property
     def world(self) -> int:
@@ -136,7 +142,8 @@ class PlanRecord:
 @dataclass(frozen=True, slots=True)
 class OperatorRecord:
     """One operator as an event names it (by its index). ``bytes`` follows `genie.workload.trace.Operator`;
-    ``call_id`` is -1 for an operator that moves nothing; ``lane`` -1 for none.
+    ``call_id`` is -1 for an operator that moves nothing; ``lane`` -1 for none; ``planned_ns`` is how long it computes
+    by the trace (model time), -1 in runs from before it was recorded.
     """
 
     trace_id: int
@@ -149,6 +156,7 @@ class OperatorRecord:
     call_id: int
     peer: int = -1
     per_peer_bytes: tuple[int, ...] | None = None
+    planned_ns: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +188,7 @@ class JobOperators:
                     "lanes": list(rank.lanes),
                     "ops": [
                         [op.trace_id, op.name, op.kind, op.collective, op.comm, op.bytes, op.lane, op.call_id, op.peer,
-                         None if op.per_peer_bytes is None else list(op.per_peer_bytes)]
+                         None if op.per_peer_bytes is None else list(op.per_peer_bytes), op.planned_ns]
                         for op in rank.ops
                     ],
                 }
@@ -205,7 +213,8 @@ class JobOperators:
 def _operator(fields: Sequence[Any]) -> OperatorRecord:
     trace_id, name, kind, collective, comm, size, lane, call_id, peer, vector = fields[:10]
     per_peer = None if vector is None else tuple(vector)
-    return OperatorRecord(trace_id, name, kind, collective, comm, size, lane, call_id, peer, per_peer)
+    planned_ns = int(fields[10]) if len(fields) > 10 else -1
+    return OperatorRecord(trace_id, name, kind, collective, comm, size, lane, call_id, peer, per_peer, planned_ns)
 
 
 def job_operators(programs: Sequence[RankProgram], trace: Trace) -> JobOperators:
@@ -225,13 +234,14 @@ def job_operators(programs: Sequence[RankProgram], trace: Trace) -> JobOperators
                 kind = OpKind.COLLECTIVE if call else OpKind.COMPUTE if op.duration_ns > 0 else OpKind.NOOP
                 record = OperatorRecord(
                     op.trace_id, op.name, kind.value, "", call.comm if call else "", call.bytes if call else 0,
-                    op.lane, call.call_id if call else -1,
+                    op.lane, call.call_id if call else -1, planned_ns=op.duration_ns,
                 )  # fmt: skip
             else:
                 record = OperatorRecord(
                     op.trace_id, op.name or origin.name, origin.kind.value,
                     origin.collective.value if origin.collective else "", call.comm if call else origin.comm,
                     origin.bytes, op.lane, call.call_id if call else -1, origin.peer, origin.per_peer_bytes,
+                    op.duration_ns,
                 )  # fmt: skip
             ops.append(record)
         ranks.append(RankOperators(program.rank, tuple(lane.name for lane in program.lanes), tuple(ops)))
