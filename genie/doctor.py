@@ -7,6 +7,7 @@ none of the heavy packages it asks about, takes well under a second.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import os
 import resource
@@ -19,10 +20,14 @@ from pathlib import Path
 from genie.engine.binaries import find_binary
 from genie.errors import EnvironmentUnfit
 from genie.fabric.probe import Probe, probe
+from genie.rdma.discovery import HOW_TO_GET_PYVERBS, SYSFS, find_pyverbs, sysfs_devices
+from genie.rdma.model import ACTIVE, ETHERNET, RdmaDevice, RdmaPort, nccl_gid_index
+from genie.units import format_rate
 
 _GOOD_CLOCKS = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "xen", "s390-tod", "timebase"}
 _MEMLOCK_BYTES = 64 << 20
 _OPEN_FILES = 4096
+SOFT_ROCE = "without hardware: modprobe rdma_rxe, rdma link add rxe0 type rxe netdev IF (or make lab)"
 _ADMIN_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 
 _QDISCS = (
@@ -132,13 +137,98 @@ def _examine_network() -> Iterator[Finding]:
         "flows are steered to one CPU" if steering else "no rps_default_mask: veth can reorder packets under load",
         "" if steering else "kernel 6.3 or newer; until then distrust retransmits on idle links",
     )
-    devices = sorted(entry.name for entry in Path("/sys/class/infiniband").glob("*"))
+
+
+def _examine_rdma(sysfs: Path = SYSFS) -> Iterator[Finding]:
+    """What transports that speak verbs or libfabric would find here. Without any of it transport=tcp runs as ever."""
+    verbs = sysfs.with_name("infiniband_verbs").is_dir()
+    yield Finding(
+        "RDMA in the kernel",
+        verbs,
+        "programs can ask for verbs" if verbs else "no ib_uverbs: no program can ask for verbs",
+        "" if verbs else f"only transport=verbs needs it: modprobe ib_uverbs; {SOFT_ROCE}",
+    )
+    devices = sysfs_devices(sysfs)
+    active = [(device, port) for device in devices for port in device.ports if port.state == ACTIVE]
     yield Finding(
         "RDMA devices",
-        bool(devices),
-        ", ".join(devices) or "none",
-        "" if devices else "nothing needs one: the only transport is tcp",
+        bool(active),
+        "; ".join(_device_text(device) for device in devices) or "none",
+        "" if active else "bring its interface up (ip link set IF up)" if devices else SOFT_ROCE,
     )
+    routed = bool(active) and all(port.is_routed for _, port in active)
+    yield Finding(
+        "RDMA addresses",
+        routed,
+        "; ".join(_address_text(device.name, port) for device, port in active) or "no port that is active",
+        "" if routed else "give each port's interface an IPv4 address (ip address add), or say transport.gid_index",
+    )
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    enough = hard == resource.RLIM_INFINITY or hard >= _MEMLOCK_BYTES or os.geteuid() == 0
+    yield Finding(
+        "locked memory",
+        enough,
+        f"limit of bytes: {_limit(hard)}" + (", which root may raise" if os.geteuid() == 0 else ""),
+        "" if enough else "only RDMA needs it: 'memlock unlimited' in /etc/security/limits.conf",
+    )
+    yield from _examine_rdma_software()
+
+
+def _examine_rdma_software() -> Iterator[Finding]:
+    for library, purpose, package in (
+        ("libibverbs.so.1", "transport=verbs loads it", "libibverbs1 ibverbs-providers"),
+        ("libfabric.so.1", "transport=ofi loads it", "libfabric1"),
+    ):
+        problem = _load(library)
+        remedy = f"apt-get install {package}" if problem else ""
+        yield Finding(f"library {library}", not problem, problem or purpose, remedy)
+    try:
+        agent = f"runs ranks on RDMA: {find_binary('genie-agent-dl')}"
+        yield Finding("program genie-agent-dl", True, agent)
+    except EnvironmentUnfit as error:
+        yield Finding("program genie-agent-dl", False, f"{error.message} (runs ranks on RDMA)", error.hint)
+    pyverbs = find_pyverbs()
+    yield Finding(
+        "pyverbs",
+        bool(pyverbs),
+        pyverbs or "not found: MTUs and limits of devices are not read",
+        "" if pyverbs else f"optional: {HOW_TO_GET_PYVERBS}",
+    )
+    tools = [name for name in ("ib_write_bw", "ib_write_lat") if _find_program(name)]
+    yield Finding(
+        "perftest",
+        len(tools) == 2,
+        "genie preflight measures RDMA with it" if len(tools) == 2 else f"found {', '.join(tools) or 'none of it'}",
+        "" if len(tools) == 2 else "optional, genie preflight then uses GENIE's engine: apt-get install perftest",
+    )
+
+
+def _device_text(device: RdmaDevice) -> str:
+    ports = [
+        f"port {port.number} {port.state.lower()}, {port.link_layer}"
+        + (f", {format_rate(port.rate_bps)}" if port.rate_bps else "")
+        for port in device.ports
+    ]
+    return f"{device.name}{f' ({device.driver})' if device.driver else ''}: {', '.join(ports) or 'no port'}"
+
+
+def _address_text(device: str, port: RdmaPort) -> str:
+    gid = next((gid for gid in port.gids if gid.index == port.chosen.index), None)
+    shown = f"GID {port.chosen.index} ({gid.type} {gid.text})" if gid else f"GID {port.chosen.index}"
+    text = f"{device} port {port.number}: {shown}: {port.chosen.why}"
+    nccl = nccl_gid_index(port.gids)
+    if port.link_layer == ETHERNET and port.gids and nccl != port.chosen.index:
+        text += f"; NCCL would take GID {nccl}"
+    return text
+
+
+def _load(library: str) -> str:
+    """Why a shared library cannot be loaded, in a sentence part; "" if it can."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return "not found" if "No such file" in str(error) else str(error)
+    return ""
 
 
 def _examine_programs() -> Iterator[Finding]:
@@ -198,14 +288,6 @@ def _examine_machine() -> Iterator[Finding]:
         f"limit {_limit(soft)}, can be raised to {_limit(hard)}",
         "" if hard >= _OPEN_FILES or hard == resource.RLIM_INFINITY else "ulimit -Hn 65536: a rank has a socket a peer",
     )
-    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    enough = hard == resource.RLIM_INFINITY or hard >= _MEMLOCK_BYTES or os.geteuid() == 0
-    yield Finding(
-        "locked memory",
-        enough,
-        f"limit of bytes: {_limit(hard)}" + (", which root may raise" if os.geteuid() == 0 else ""),
-        "" if enough else "only RDMA needs it: 'memlock unlimited' in /etc/security/limits.conf",
-    )
 
 
 def _limit(value: int) -> str:
@@ -219,6 +301,7 @@ def examine() -> list[Finding]:
         *_examine_namespaces(found),
         *_examine_kernel(found),
         *_examine_network(),
+        *_examine_rdma(),
         *_examine_programs(),
         *_examine_machine(),
     ]
