@@ -41,10 +41,11 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}")
 _FOLDER = re.compile(r"/[A-Za-z0-9_./+-]{1,80}")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,14}")
 _PLATFORM = re.compile(r"[a-z0-9_]{1,32}")
+_RDMA_PORT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(:[1-9][0-9]?)?")
 _UNCHECKED_KEYS = re.compile(r"stricthostkeychecking[= ]*(no|off)", re.IGNORECASE)
 _OURS = frozenset({
     "genie_allowed", "genie_address", "genie_interface", "genie_rate", "genie_platforms", "genie_role", "genie_links",
-    "genie_state_dir",
+    "genie_state_dir", "genie_rdma_devices",
 })  # fmt: skip
 CONNECTION_KEYS = (
     "ansible_host", "ansible_port", "ansible_user", "ansible_ssh_private_key_file", "ansible_ssh_common_args",
@@ -63,7 +64,8 @@ _REFUSED_KEYS = {
 class HostEntry:
     """One host as the inventory describes it. ``address`` and ``interface`` "" and ``rate_bps`` 0: to be read there.
 
-    ``connection``: the user's own Ansible connection variables; ``links``: interface → "peer/interface".
+    ``connection``: the user's own Ansible connection variables; ``links``: interface → "peer/interface";
+    ``rdma_devices``: its rails in the order of its ranks, "mlx5_0" or "mlx5_0:2" (`genie.rdma.rails`).
     """
 
     name: str
@@ -76,6 +78,7 @@ class HostEntry:
     role: str = "host"
     links: Mapping[str, str] = field(default_factory=dict)
     state_dir: str = DEFAULT_STATE_DIR
+    rdma_devices: tuple[str, ...] = ()
 
     @property
     def is_linux(self) -> bool:
@@ -249,6 +252,7 @@ def _entry(name: str, variables: Mapping[str, Any]) -> HostEntry:
         role=role,
         links={str(here): str(there) for here, there in links.items()},
         state_dir=say.text("genie_state_dir", _FOLDER) or DEFAULT_STATE_DIR,
+        rdma_devices=say.words("genie_rdma_devices", _RDMA_PORT),
     )
 
 

@@ -43,6 +43,8 @@ def _node(entry: HostEntry, facts: HostFacts | None) -> Node:
     attributes = {"platform": entry.platforms[0]}
     if facts is not None:
         attributes |= {"cpus": str(facts.cpus), "kernel": facts.kernel}
+    if entry.rdma_devices:
+        attributes["rdma_devices"] = ",".join(entry.rdma_devices)
     return Node(entry.name, entry.role, attributes)
 
 

@@ -71,6 +71,7 @@ def test_a_script_is_not_run_as_an_inventory(tmp_path):
         ("genie_state_dir: '/run/$(id)'", "genie_state_dir"),
         ("genie_role: router", "genie_role is 'router'"),
         ("genie_platforms: [linux, 7]", "genie_platforms has 7"),
+        ("genie_rdma_devices: [mlx5_0, 'mlx5_1:x']", "genie_rdma_devices has 'mlx5_1:x'"),
         ("ansible_host: -oProxyCommand=x", "ansible_host"),
         ("ansible_user: -lroot", "ansible_user"),
         ("ansible_port: 99999", "ansible_port is 99999"),
@@ -174,6 +175,12 @@ def surveyed(tmp_path, *entries):
 
 def host(name, **more):
     return HostEntry(name, SshTarget(name), {}, **more)
+
+
+def test_rails_that_the_inventory_names_are_an_attribute_of_the_host(tmp_path):
+    network = draw(surveyed(tmp_path, host("a", rdma_devices=("mlx5_0", "mlx5_1:2")), host("b")))
+    assert network.nodes[0].attributes["rdma_devices"] == "mlx5_0,mlx5_1:2"
+    assert "rdma_devices" not in network.nodes[1].attributes
 
 
 def test_hosts_without_cables_hang_on_one_opaque_node(tmp_path):
