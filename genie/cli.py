@@ -7,7 +7,6 @@ exit code of its class; with GENIE_DEBUG=1 errors keep their traceback.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import sys
@@ -17,14 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ConfigError, EnvironmentUnfit, GenieError, closest
-from genie.sweep import SweepResult, sweep_directory
+from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ConfigError, GenieError, closest
+from genie.report.command import USAGE as REPORT_USAGE
 
 if TYPE_CHECKING:
     from genie.argv import CommandLine
-    from genie.compose import Composed
-    from genie.results.aba import AbaDir
-    from genie.results.rundir import RunDir
     from genie.schema import ExperimentConfig
 
 
@@ -99,7 +95,11 @@ def _run(arguments: list[str]) -> int:
 
         show(line)
         return EXIT_OK
-    return _sweep(line) if line.multirun else _run_one(line, arguments)
+    if line.multirun:
+        from genie.sweep import story
+
+        return story.run(line, arguments)
+    return _run_one(line, arguments)
 
 
 def _run_one(line: CommandLine, arguments: Sequence[str]) -> int:
@@ -116,54 +116,6 @@ def _run_one(line: CommandLine, arguments: Sequence[str]) -> int:
         print(plan.render())
         return EXIT_OK
     return int(experiment.run(plan, reproduce=reproduce_line(arguments)).exit_code)
-
-
-def _sweep(line: CommandLine) -> int:
-    from genie.compose import compose, sweep
-    from genie.schema import parse_config
-
-    jobs = [parse_config(job.mapping, job.choices) for job in compose(line)]
-    from genie import experiment
-
-    directory = sweep_directory(jobs[0].out)
-    results: list[SweepResult] = []
-
-    def task(number: int, composed: Composed) -> None:
-        results.append(_one_of_sweep(number, len(jobs), composed, directory))
-
-    try:
-        sweep(line, task, directory)
-    finally:
-        if results:
-            print(experiment.finish_sweep(results, directory).text)
-    return max((r.exit_code for r in results), default=EXIT_INVALID)
-
-
-def _one_of_sweep(number: int, total: int, composed: Composed, directory: Path) -> SweepResult:
-    """One run of a sweep. Its failure is a row of the table, not the end of the sweep."""
-    from genie import experiment
-    from genie.schema import parse_config, reproduce_line
-
-    shown = [o.removeprefix("++") for o in composed.overrides if not o.startswith("hydra.")]
-    label, run = "", None
-    try:
-        config = parse_config(composed.mapping, composed.choices)
-        label = config.label
-        if not config.run_dir:
-            config = dataclasses.replace(config, run_dir=str(directory / f"{number}-{config.label[:80]}"))
-        print(f"\n[{number + 1}/{total}] {reproduce_line(shown)}", flush=True)
-        plan = experiment.plan(config)
-        if config.dry_run:
-            print(plan.render())
-        else:
-            run = experiment.run(plan, reproduce=reproduce_line(shown), parent=str(directory))
-        return SweepResult(number, label, tuple(shown), run, None, EXIT_OK if run is None else int(run.exit_code))
-    except GenieError as error:
-        print(f"genie: {error}", file=sys.stderr)
-        return SweepResult(number, label, tuple(shown), run, error, error.exit_code)
-    except Exception as error:
-        traceback.print_exc()
-        return SweepResult(number, label, tuple(shown), run, error, EXIT_INVALID)
 
 
 def announce(config: ExperimentConfig) -> str:
@@ -223,86 +175,9 @@ def _trace(arguments: list[str]) -> int:
 def _report(arguments: list[str]) -> int:
     if _wants_help(arguments, "report"):
         return EXIT_OK
-    paths = [a for a in arguments if not a.startswith("-")]
-    options = {a for a in arguments if a.startswith("-")}
-    if odd := sorted(options - {"--log", "--nccl-table"}):
-        raise ConfigError(f"there is no option {odd[0]}", hint=USAGE["report"])
-    if len(paths) != 1:
-        raise ConfigError(f"expected one run directory, found {len(paths)}", hint=USAGE["report"])
-    if (Path(paths[0]) / "aba.json").is_file():
-        return _report_aba(Path(paths[0]), options)
-    if (Path(paths[0]) / "preflight.json").is_file():
-        from genie.preflight import command
+    from genie.report import command
 
-        return command.report(Path(paths[0]), options)
-    from genie.report import terminal
-    from genie.results.rundir import RunDir
-
-    if not (Path(paths[0]) / "manifest.json").is_file():
-        raise ConfigError(f"'{paths[0]}' is not a run directory: it has no manifest.json", hint=USAGE["report"])
-    rundir = RunDir.open(Path(paths[0]))
-    text = terminal.render(rundir, color=sys.stdout.isatty())
-    print(_nccl_table(rundir) if "--nccl-table" in options else text, end="")
-    return _log(rundir) if "--log" in options else EXIT_OK
-
-
-def _report_aba(path: Path, options: set[str]) -> int:
-    """The folder of a protocol=aba: what its three arms say together."""
-    if "--nccl-table" in options:
-        raise ConfigError(f"'{path}' holds three runs", hint=f"genie report {path}/b --nccl-table")
-    from genie.report.aba import render_aba
-    from genie.results.aba import AbaDir
-
-    folder = AbaDir.open(path)
-    print(render_aba(folder, color=sys.stdout.isatty()), end="")
-    return _log_aba(folder) if "--log" in options else EXIT_OK
-
-
-def _log_aba(folder: AbaDir) -> int:
-    import yaml
-
-    from genie import track
-    from genie.schema import parse_config
-
-    arms = list(folder.arms().values())
-    if not arms:
-        raise ConfigError(f"'{folder.path}' holds no run", hint=USAGE["report"])
-    config = parse_config(yaml.safe_load(arms[0].config_yaml))
-    logged = track.log_aba(folder, config.tracking.mlflow, out=_folder_of_runs(folder.path, config.out))
-    if logged.problem:
-        raise EnvironmentUnfit(logged.problem)
-    print(logged.look)
-    return EXIT_OK
-
-
-def _nccl_table(rundir: RunDir) -> str:
-    """The collectives in the columns of nccl-tests, for every parser that reads those."""
-    from genie.report.nccl_table import nccl_table
-    from genie.results.compare import load_judgement
-
-    judgement = load_judgement(rundir)
-    if judgement is None:
-        raise ConfigError(f"'{rundir.path}' was never measured", hint="genie report RUN_DIR says why")
-    return nccl_table(judgement.metrics, rundir.plan)
-
-
-def _log(rundir: RunDir) -> int:
-    import yaml
-
-    from genie import track
-    from genie.schema import parse_config
-
-    config = parse_config(yaml.safe_load(rundir.config_yaml))
-    logged = track.log_run(rundir, config.tracking.mlflow, out=_folder_of_runs(rundir.path, config.out))
-    if logged.problem:
-        raise EnvironmentUnfit(logged.problem)
-    print(logged.look)
-    return EXIT_OK
-
-
-def _folder_of_runs(run: Path, out: str) -> Path:
-    """The folder ``out`` that this run was written below, wherever the command is called from."""
-    return next((parent for parent in run.parents if parent.name == Path(out).name), Path(out))
+    return command.run(arguments)
 
 
 def _revert(arguments: list[str]) -> int:
@@ -321,6 +196,16 @@ def _revert(arguments: list[str]) -> int:
     if not outcomes:
         print(f"no run below {folder} injected a fault")
     return EXIT_OK if all(outcome.ok for outcome in outcomes) else EXIT_INVALID
+
+
+def _resume(arguments: list[str]) -> int:
+    if _wants_help(arguments, "resume"):
+        return EXIT_OK
+    if not arguments:
+        raise ConfigError("the directory of a sweep is missing", hint=USAGE["resume"])
+    from genie.sweep import story
+
+    return story.resume(Path(arguments[0]), arguments[1:])
 
 
 def _preflight(arguments: list[str]) -> int:
@@ -357,7 +242,8 @@ USAGE: Mapping[str, str] = {
         "  keys: fabric, topology, transport and what else a run takes, and preflight.KEY (docs/preflight.md)"
     ),
     "trace": "usage: genie trace info|check PATH [key=value ...]: what a Chakra trace holds, if it can be replayed",
-    "report": "usage: genie report RUN_DIR [--log]: show a run again; --log sends it to MLflow",
+    "report": REPORT_USAGE,
+    "resume": "usage: genie resume SWEEP_DIR [yes=true]: run what a sweep that was cut short still lacks",
     "revert": "usage: genie revert [DIR]: undo what killed runs below DIR (default runs) left behind",
     "version": "usage: genie version",
 }
@@ -368,6 +254,7 @@ COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "preflight": _preflight,
     "trace": _trace,
     "report": _report,
+    "resume": _resume,
     "revert": _revert,
     "faults": _faults,
     "version": _version,

@@ -72,18 +72,41 @@ def choices_of(group: str, config_dirs: Sequence[str] = ()) -> list[str]:
 
 
 def compose(line: CommandLine) -> list[Composed]:
-    """Every job of the command line: one, or with ``-m`` the product of its sweeps. Raises ConfigError."""
+    """The configuration of a command line that sweeps nothing, as the one of a list. Raises ConfigError."""
     with _session(line):
-        overrides = line.for_hydra(_defaults(line))
-        return [_compose_one(job, line) for job in (_product(overrides) if line.multirun else [overrides])]
+        return [_compose_one(line.for_hydra(_defaults(line)), line)]
 
 
-def sweep(line: CommandLine, task: Callable[[int, Composed], None], directory: Path) -> None:
-    """Run ``task`` with (number, configuration) for each job by Hydra's sweeper; ``directory`` holds the sweep."""
+def sweep_cells(line: CommandLine) -> list[tuple[Composed, dict[str, str]]]:
+    """Every combination of a sweep's values, with the value that each swept key has in it. Raises ConfigError."""
+    mode = line.chosen("sweep.mode")
+    with _session(line):
+        axes = _axes(line.for_hydra(_defaults(line)))
+        swept = [axis for axis in axes if axis.values]
+        if mode is not None and mode.value == "zip":
+            lengths = {axis.key: len(axis.values) for axis in swept}
+            if len(set(lengths.values())) > 1:
+                counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+                raise ConfigError(f"zip takes the same number of values of each key: {counts}", key="sweep.mode")
+            picks = list(zip(*(axis.values for axis in swept), strict=True)) if swept else [()]
+        else:
+            picks = list(itertools.product(*(axis.values for axis in swept)))
+        cells = []
+        for pick in picks:
+            chosen = dict(zip((axis.key for axis in swept), pick, strict=True))
+            words = [f"{axis.element}={chosen[axis.key]}" if axis.values else axis.text for axis in axes]
+            cells.append((_compose_one(words, line), chosen))
+        return cells
 
-    def job(config: DictConfig) -> None:
+
+def sweep(line: CommandLine, task: Callable[[int, Composed], float], directory: Path) -> None:
+    """Let the sweeper that ``hydra/sweeper`` names call ``task`` with (number, configuration) for each job it makes up;
+    what it returns is the sweeper's to use. ``directory`` is for what the sweeper keeps.
+    """
+
+    def job(config: DictConfig) -> float:
         node = HydraConfig.get()
-        task(int(node.job.num), _composed(config, node.runtime.choices, tuple(node.overrides.task), line))
+        return task(int(node.job.num), _composed(config, node.runtime.choices, tuple(node.overrides.task), line))
 
     with _session(line):
         overrides = line.for_hydra(_defaults(line))
@@ -149,14 +172,26 @@ def _defaults(line: CommandLine) -> dict[str, str]:
     return wanted[0]
 
 
-def _product(overrides: list[str]) -> list[list[str]]:
-    axes: list[list[str]] = []
-    for override in OverridesParser.create().parse_overrides(overrides):
-        if override.is_sweep_override():
-            axes.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
-        else:
-            axes.append([override.input_line or ""])
-    return [list(job) for job in itertools.product(*axes)]
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One override: ``text`` as it is, or ``values`` for ``element`` where it is swept."""
+
+    key: str
+    element: str
+    text: str
+    values: tuple[str, ...] = ()
+
+
+def _axes(overrides: list[str]) -> list[_Axis]:
+    axes = []
+    loader = GlobalHydra.instance().config_loader()  # which files a glob means
+    for override in OverridesParser.create(config_loader=loader).parse_overrides(overrides):
+        key, element = override.key_or_group, override.get_key_element()
+        values = tuple(override.sweep_string_iterator()) if override.is_sweep_override() else ()
+        if override.is_sweep_override() and not values:
+            raise ConfigError(f"'{override.input_line}' matches nothing", key=key)
+        axes.append(_Axis(key, element, override.input_line or "", values))
+    return axes
 
 
 def _compose_one(overrides: list[str], line: CommandLine) -> Composed:
@@ -212,7 +247,7 @@ def _refuse_hydra_code(value: Any, path: str = "hydra") -> None:
             _refuse_hydra_code(inner, path)
 
 
-def _hydra_main(line: CommandLine, overrides: list[str], task: Callable[[DictConfig], None]) -> None:
+def _hydra_main(line: CommandLine, overrides: list[str], task: Callable[[DictConfig], float | None]) -> None:
     _use_folders(line)
     saved, environment = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = ["genie", *line.options, *overrides]

@@ -55,6 +55,7 @@ from genie.units import parse_ns
 if TYPE_CHECKING:
     from genie.faults.evidence import EvidenceRecord
     from genie.sweep import SweepResult
+    from genie.sweep.cells import SweepPlan
 
 DEFAULT_SAMPLE_INTERVAL_NS = 10_000_000
 SAMPLER_PATIENCE_S = 5.0
@@ -193,21 +194,38 @@ class SweepSummary:
     text: str
 
 
-def finish_sweep(results: Sequence[SweepResult], directory: Path) -> SweepSummary:
-    """The comparison table of a sweep's runs, kept in its directory and logged as parent and nested MLflow runs."""
-    from genie import track
+def finish_sweep(
+    results: Sequence[SweepResult], directory: Path, plan: SweepPlan, before: Mapping[int, Path]
+) -> SweepSummary:
+    """The comparison of a sweep's runs, kept in its directory and logged as parent and nested MLflow runs.
 
-    done = [result for result in results if result.run is not None]
-    runs = [run for result in done for run in result.run.runs]
-    lines = [f"sweep: {len(results)} runs, {len(results) - len(done)} of them without a result"]
+    ``before`` are slots that an earlier part of the sweep has finished.
+    """
+    from genie import track
+    from genie.results.sweep import judge_again, responses, runs_below
+    from genie.sweep.effects import effects, heat_map
+
+    made = {result.number: result.run.path for result in results if result.run is not None}
+    found = dict(sorted({**before, **made}.items()))
+    runs = [run for path in found.values() for run in runs_below(path)]
+    lines = [f"sweep: {len(results) + len(before)} runs, {len(results) - len(made)} of them without a result"]
     lines += [f"  {result.label}: {result.error}" for result in results if result.run is None and result.error]
     if runs:
-        lines.append(sweep.render_sweep(runs, width=Console().width))
+        config = schema.parse_config(yaml.safe_load(runs[0].config_yaml))
+        judge_again(found.values(), Path(config.out))
+        cells = {slot.number: plan.cell_of(slot) for slot in plan.slots}
+        factors = {
+            path.absolute(): cells[number].factors for number, path in found.items() if number in cells and plan.factors
+        }
+        lines.append(sweep.render_sweep(runs, factors, width=Console().width))
+        measured = responses(found)
+        lines.append(sweep.render_effects(effects(plan, measured), heat_map(plan, measured), width=Console().width))
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "sweep.txt").write_text("\n".join(lines) + "\n")
-        config = done[0].run.config
         if config.tracking.mlflow.enabled:
-            logged = track.log_sweep(runs, config.tracking.mlflow, out=Path(config.out), name=directory.name)
+            logged = track.log_sweep(
+                runs, config.tracking.mlflow, out=Path(config.out), name=directory.name, factors=factors
+            )
             lines.append(f"MLflow: not logged: {logged.problem}" if logged.problem else f"MLflow: {logged.look}")
         lines.append(f"runs: {terminal.shown_path(directory)}")
     return SweepSummary("\n".join(lines))
@@ -353,6 +371,10 @@ def _measure(plan: Plan, directory: RunDir, baseline: str) -> Judgement | None:
     judgement = judge_and_store(directory, runs_root=Path(plan.config.out), baseline=baseline)
     if plan.config.report.timeline:
         write_timeline(directory)
+    if plan.config.report.html:
+        from genie.report.html import write_report
+
+        write_report(directory)
     return judgement
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from genie.errors import ConfigError, closest
+from genie.sweep.config import SweepConfig
 from genie.units import parse_bytes, parse_ns, parse_rate_bps, parse_ratio
 
 Registry = Mapping[str, tuple[type[Any], str]]
@@ -81,9 +82,10 @@ class TrackingConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReportConfig:
-    """What is written beside the numbers: ``timeline`` is the Perfetto/Chrome trace."""
+    """What is written beside the numbers: ``timeline`` is the Perfetto/Chrome trace, ``html`` the report as a page."""
 
     timeline: bool = True
+    html: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,8 @@ class ExperimentConfig:
     ``out`` is the folder of run directories; ``run_dir`` "" means ``out``/<time>-<name>. ``baseline`` is "auto",
     "none" or a run directory. ``warmup`` iterations are run first and not measured. ``expect`` makes another verdict
     exit with 1. ``timeout`` ends a run that makes no progress. ``protocol`` "aba" runs baseline, fault and baseline on
-    one fabric. ``allow_risk`` is the highest risk a fault may have. ``choices`` is the one field that is no key.
+    one fabric. ``allow_risk`` is the highest risk a fault may have. ``yes`` answers what would be asked.
+    ``choices`` is the one field that is no key.
     """
 
     workload: Any
@@ -191,6 +194,8 @@ class ExperimentConfig:
     record: RecordConfig = RecordConfig()
     tracking: TrackingConfig = TrackingConfig()
     report: ReportConfig = ReportConfig()
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    yes: bool = False
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
     @property

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import yaml
 
 from genie.report.aba import aba_markdown
-from genie.report.sweep import sweep_markdown
+from genie.report.sweep import Factors, sweep_markdown
 from genie.report.terminal import render
 from genie.results.aba import FILE_NAME as ABA_FILE
 from genie.results.aba import AbaDir, AbaResult, compare_arms, ratio_of
@@ -87,12 +87,21 @@ def log_run(run: RunDir, config: MlflowConfig, *, out: Path, parent: str = "", f
     return logged
 
 
-def log_sweep(runs: Sequence[RunDir], config: MlflowConfig, *, out: Path, name: str, force: bool = False) -> Logged:
+def log_sweep(
+    runs: Sequence[RunDir],
+    config: MlflowConfig,
+    *,
+    out: Path,
+    name: str,
+    factors: Factors | None = None,
+    force: bool = False,
+) -> Logged:
     """Log a sweep: a parent run called ``name`` with the comparison table, and every run of it nested below.
 
-    Never raises for what goes wrong with MLflow; ``problem`` counts what could not be logged.
+    ``factors`` are what was swept. Never raises for what goes wrong with MLflow; ``problem`` counts what could not be
+    logged.
     """
-    group = _Group("genie.sweep", name, sweep_markdown(runs), "sweep.md")
+    group = _Group("genie.sweep", name, sweep_markdown(runs, factors), "sweep.md")
     return _log_group(runs, group, config, out, "genie report RUN_DIR --log", force)
 
 

@@ -16,9 +16,10 @@ Floats = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 
-# Two-sided 95 % quantiles of Student's t for 4 to 30 degrees of freedom (beyond: the normal's).
-_T95 = (2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
-        2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom (beyond: the normal's).
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+        2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
+        2.042)  # fmt: skip
 PRIOR_RUNS = 4
 
 
@@ -29,6 +30,22 @@ class Estimate:
     value: float
     low: float
     high: float
+
+
+def student_t(freedom: int) -> float:
+    """Two-sided 95 % quantile of Student's t with ``freedom`` >= 1 degrees."""
+    return _T95[freedom - 1] if freedom <= len(_T95) else 1.96
+
+
+def mean_interval(values: Floats) -> Estimate:
+    """The mean with Student's interval: for a handful of independent values. Raises ValueError for none."""
+    if not len(values):
+        raise ValueError("no values to estimate from")
+    value = float(values.mean())
+    if len(values) == 1:
+        return Estimate(value, value, value)
+    margin = student_t(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return Estimate(value, value - margin, value + margin)
 
 
 def percentile(values: npt.ArrayLike, ratio: float) -> float:
@@ -133,6 +150,4 @@ def between_runs_margin(healthy: Sequence[float], prior_sd: float) -> float:
     freedom = max(0, len(logs) - 1)
     squares = float(((logs - logs.mean()) ** 2).sum()) if len(logs) else 0.0
     pooled = (PRIOR_RUNS * prior_sd**2 + squares) / (PRIOR_RUNS + freedom)
-    at = PRIOR_RUNS + freedom - 4
-    t = _T95[at] if at < len(_T95) else 1.96
-    return math.exp(t * math.sqrt(pooled) * math.sqrt(2)) - 1
+    return math.exp(student_t(PRIOR_RUNS + freedom) * math.sqrt(pooled) * math.sqrt(2)) - 1

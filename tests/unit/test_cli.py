@@ -18,7 +18,7 @@ from genie import paths
 from genie.argv import parse
 from genie.cli import announce, main
 from genie.collectives.config import CollectivesConfig
-from genie.compose import Composed, compose
+from genie.compose import Composed, compose, sweep_cells
 from genie.errors import ConfigError
 from genie.help import help_text, summaries
 from genie.schema import DEFAULT_CHOICES, ExperimentConfig, parse_config, registry, to_mapping
@@ -316,12 +316,16 @@ def test_one_seed_for_all_parts(small_tree: Path) -> None:
 
 
 def test_sweep_is_the_product_in_order(small_tree: Path) -> None:
-    jobs = compose(parse(["-m", "+fault=[],link_loss", "workload=moe,dp"]))
-    assert [(list(j.mapping.get("fault") or []), j.choices["workload"].name) for j in jobs] == [
+    cells = sweep_cells(parse(["-m", "+fault=[],link_loss", "workload=moe,dp", "seed=3"]))
+    assert [(list(c.mapping.get("fault") or []), c.choices["workload"].name) for c, _ in cells] == [
         ([], "moe"),
         ([], "dp"),
         (["link_loss"], "moe"),
         (["link_loss"], "dp"),
+    ]
+    assert [factors for _, factors in cells][1:3] == [
+        {"fault": "[]", "workload": "dp"},
+        {"fault": "link_loss", "workload": "moe"},
     ]
 
 
@@ -372,9 +376,13 @@ def test_user_files_never_name_code(small_tree: Path, tmp_path: Path) -> None:
     (mine / "experiment" / "hook.yaml").write_text(
         "# @package _global_\nhydra: {callbacks: {x: {_target_: os.system, command: 'exit 1'}}}\n"
     )
-    for arguments in (["workload=evil"], ["experiment=hook"], ["-m", "experiment=hook", "seed=1,2"]):
+    for arguments, compose_ in (
+        (["workload=evil"], compose),
+        (["experiment=hook"], compose),
+        (["-m", "experiment=hook", "seed=1,2"], sweep_cells),
+    ):
         with pytest.raises(ConfigError, match="never names code"):
-            compose(parse(["--config-dir", str(mine), *arguments]))
+            compose_(parse(["--config-dir", str(mine), *arguments]))
     assert main(["--cfg", "job", "--config-dir", str(mine), "experiment=hook"]) == 2
 
 

@@ -1,6 +1,7 @@
 """What the command line does around an experiment: order of calls, sweeps, failures, exit codes."""
 
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -18,6 +19,11 @@ from genie.schema import ExperimentConfig
 @dataclass
 class Plan:
     config: ExperimentConfig
+
+    prediction: Any = None
+    time_dilation: float = 1.0
+    iterations: int = 1
+    faults: tuple[str, ...] = ()
 
     def render(self) -> str:
         return f"the plan of {self.config.label}"
@@ -57,7 +63,7 @@ class Story:
             raise outcome
         return Result(outcome)
 
-    def finish_sweep(self, results: list[Any], directory: Path) -> Summary:
+    def finish_sweep(self, results: list[Any], directory: Path, plan: Any, before: Any) -> Summary:
         self.swept.append((results, directory))
         return Summary(f"{len(results)} runs compared")
 
@@ -115,17 +121,19 @@ def test_a_signal_ends_a_run_like_ctrl_c(story: Story, number: signal.Signals, m
 
 
 def test_sweep_runs_all_and_compares(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-m", "fault=[],link_loss,link_rate_10pct", "workload=moe,dp"]) == 0
+    assert main(["-m", "fault=[],link_loss,link_rate_10pct", "workload=moe,dp", "sweep.order=given"]) == 0
     faults = ("healthy", "link_loss", "link_rate_10pct")
     assert story.ran == [f"{fault}-{workload}" for fault in faults for workload in ("moe", "dp")]
     ((results, directory),) = story.swept
     assert [r.exit_code for r in results] == [0] * 6
     assert directory.parent == Path("runs/sweeps")
-    assert story.planned[3].run_dir == str(directory / "3-link_loss-dp")
+    # All were planned once before, to know how long they will take.
+    assert story.planned[9].run_dir == str(directory / "3-link_loss-dp")
     assert story.lines[3][0].startswith("genie fault=link_loss workload=dp ")
     assert story.lines[3][1] == str(directory)
     shown = capsys.readouterr().out
-    assert "[4/6] genie fault=link_loss workload=dp" in shown
+    assert "sweep over fault (3), workload (2): 6 cells × 1 = 6 runs\norder as given; about 12 s" in shown
+    assert re.search(r"\[4/6\] about \d+ s left: genie fault=link_loss workload=dp", shown)
     assert shown.endswith("6 runs compared\n")
 
 
@@ -141,7 +149,7 @@ def test_a_failed_run_does_not_stop_a_sweep(
     story: Story, capsys: pytest.CaptureFixture[str], error: Exception, code: int, said: str
 ) -> None:
     story.failures["healthy-dp"] = error
-    assert main(["-m", "workload=moe,dp,fsdp"]) == code
+    assert main(["-m", "workload=moe,dp,fsdp", "sweep.order=given"]) == code
     assert story.ran == ["healthy-moe", "healthy-dp", "healthy-fsdp"]
     ((results, _),) = story.swept
     assert [r.error for r in results] == [None, error, None]
@@ -149,7 +157,7 @@ def test_a_failed_run_does_not_stop_a_sweep(
 
 
 def test_multirun_by_hydras_own_key(story: Story) -> None:
-    assert main(["hydra.mode=MULTIRUN", "workload=moe,dp"]) == 0
+    assert main(["hydra.mode=MULTIRUN", "workload=moe,dp", "sweep.order=given"]) == 0
     assert story.ran == ["healthy-moe", "healthy-dp"]
 
 
@@ -160,7 +168,115 @@ def test_a_mistake_in_one_job_is_found_before_the_first_runs(story: Story, tmp_p
 
 def test_interrupted_sweep_shows_what_it_has(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     story.failures["healthy-dp"] = KeyboardInterrupt()
-    assert main(["-m", "workload=moe,dp,fsdp"]) == 130
+    assert main(["-m", "workload=moe,dp,fsdp", "sweep.order=given"]) == 130
     assert story.ran == ["healthy-moe", "healthy-dp"]
     assert len(story.swept[0][0]) == 1
-    assert capsys.readouterr().out.endswith("1 runs compared\n")
+    assert "1 runs compared\n2 runs are missing: genie resume runs/sweeps/" in capsys.readouterr().out
+
+
+def test_a_random_order_follows_from_its_seed_and_keeps_blocks(story: Story) -> None:
+    words = ["-m", "workload=moe,dp,fsdp", "sweep.repeats=4"]
+    assert main([*words, "sweep.seed=7"]) == 0
+    assert main([*words, "sweep.seed=7"]) == 0
+    first, again = story.ran[:12], story.ran[12:]
+    assert first == again
+    blocks = [first[at : at + 3] for at in range(0, 12, 3)]
+    assert all(sorted(block) == ["healthy-dp", "healthy-fsdp", "healthy-moe"] for block in blocks)
+    assert len({tuple(block) for block in blocks}) > 1
+
+
+def test_zipped_values_go_side_by_side(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "workload=moe,dp", "workload.iterations=3,5", "sweep.mode=zip", "sweep.order=given"]) == 0
+    assert [(c.label, c.workload.iterations) for c in story.planned[2:]] == [("healthy-moe", 3), ("healthy-dp", 5)]
+    assert main(["-m", "workload=moe,dp", "workload.iterations=3,4,5", "sweep.mode=zip"]) == 2
+    said = "sweep.mode: zip takes the same number of values of each key: workload has 2, workload.iterations has 3"
+    assert said in capsys.readouterr().err
+
+
+def test_a_glob_sweeps_files(story: Story) -> None:
+    assert main(["-m", "fault=glob(link_rate*)", "sweep.order=given", "workload=dp"]) == 0
+    assert story.ran == ["link_rate-dp", "link_rate_10pct-dp", "link_rate_half-dp"]
+
+
+def test_a_glob_that_matches_nothing_is_a_mistake(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "fault=glob(lnik*)"]) == 2
+    assert "fault: 'fault=glob(lnik*)' matches nothing" in capsys.readouterr().err
+    assert story.ran == []
+
+
+def test_a_long_sweep_wants_to_be_told_so(story: Story, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["-m", "workload=moe,dp", "sweep.ask_above=1s"]
+    assert main(words) == 2
+    assert "the sweep will take longer than sweep.ask_above=1s" in capsys.readouterr().err
+    assert (story.ran, list(tmp_path.iterdir())) == ([], [])
+    assert main([*words, "yes=true"]) == 0
+    assert len(story.ran) == 2
+
+
+def test_a_dry_sweep_shows_every_plan(story: Story, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["-m", "workload=moe,dp", "dry_run=true"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 cells × 1 = 2 runs" in shown
+    assert "the plan of healthy-moe" in shown
+    assert "the plan of healthy-dp" in shown
+    assert (story.ran, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_resuming_runs_what_is_missing(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    story.failures["healthy-dp"] = KeyboardInterrupt()
+    words = ["-m", "workload=moe,dp,fsdp", "sweep.order=given"]
+    assert main(words) == 130
+    ((_, directory),) = story.swept
+    done = directory / "0-healthy-moe"
+    done.mkdir()
+    (done / "manifest.json").write_text('{"status": "finished"}')
+    (directory / "1-healthy-dp").mkdir()
+    story.failures.clear()
+    story.ran.clear()
+    assert main(["resume", str(directory)]) == 0
+    assert story.ran == ["healthy-dp", "healthy-fsdp"]
+    assert story.planned[-2].run_dir == str(directory / "1-healthy-dp.2"), "what the killed run left stays"
+    assert "1 of 3 runs of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["resume"], "the directory of a sweep is missing"),
+        (["resume", "nowhere"], "'nowhere' is not a sweep: it has no sweep.json"),
+        (["resume", "nowhere", "workload=dp"], "'workload=dp' cannot change a sweep that has begun"),
+    ],
+    ids=["no directory", "no sweep", "another sweep"],
+)
+def test_what_cannot_be_resumed(words: list[str], said: str, story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_sweep_whose_files_have_changed_is_not_resumed(
+    story: Story, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own = tmp_path / "own" / "workload"
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text("name: dp\nlayers: 2\n")
+    story.failures["healthy-mine"] = KeyboardInterrupt()
+    assert main(["-m", "--config-dir", str(own.parent), "workload=mine", "workload.ranks=2,4"]) == 130
+    assert story.lines[0][0].startswith(f"genie --config-dir={own.parent} workload=mine ")
+    (directory,) = Path("runs/sweeps").iterdir()
+    assert capsys.readouterr().out.endswith(f"2 runs are missing: genie resume {directory}\n")
+    (own / "mine.yaml").unlink()
+    assert main(["resume", str(directory)]) == 2
+    assert "there is no workload 'mine'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"version": 2}', '{"version": 1, "cells": [], "slots": [{"number": 0, "cell": 3, "repeat": 0}]}'],
+    ids=["empty", "a list", "another version", "a run of no cell"],
+)
+def test_a_damaged_sweep_file_is_named(
+    text: str, story: Story, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "sweep.json").write_text(text)
+    assert main(["resume", str(tmp_path)]) == 2
+    assert f"genie: {tmp_path}/sweep.json" in capsys.readouterr().err.replace("\n", "")

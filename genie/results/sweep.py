@@ -1,0 +1,47 @@
+"""The runs of a sweep as one sees them afterwards: directories in, numbers out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import yaml
+
+from genie.results.aba import AbaDir
+from genie.results.compare import judge_and_store, load_judgement
+from genie.results.rundir import RunDir
+
+
+def runs_below(path: Path) -> tuple[RunDir, ...]:
+    """The run of a directory, or the arms of a baseline/fault/baseline."""
+    if (path / "aba.json").is_file():
+        return tuple(AbaDir.open(path).arms().values())
+    return (RunDir.open(path),)
+
+
+def responses(found: Mapping[int, Path]) -> dict[int, float]:
+    """Median iteration of each slot in ns, the arm with the fault where there are three.
+
+    Without the runs that were never measured and those that are invalid: their numbers may not be believed.
+    """
+    medians: dict[int, float] = {}
+    for number, path in found.items():
+        arms = AbaDir.open(path).arms() if (path / "aba.json").is_file() else {"b": RunDir.open(path)}
+        judgement = load_judgement(arms["b"]) if "b" in arms else None
+        if judgement and judgement.verdict != "invalid" and judgement.metrics.iteration:
+            medians[number] = judgement.metrics.iteration.median.value
+    return medians
+
+
+def judge_again(paths: Iterable[Path], runs_root: Path) -> None:
+    """Runs that had no baseline when they ended, for it came later in the sweep's order, are compared now. Arms of a
+    baseline/fault/baseline have theirs.
+    """
+    for path in paths:
+        if (path / "aba.json").is_file():
+            continue
+        run = RunDir.open(path)
+        judgement = load_judgement(run)
+        wanted = yaml.safe_load(run.config_yaml).get("baseline")
+        if judgement is not None and judgement.comparison is None and wanted == "auto":
+            judge_and_store(run, runs_root=runs_root)

@@ -1,0 +1,142 @@
+"""The cells of a sweep, the order they are run in, and the file that remembers both: ``sweep.json``.
+
+It is written before the first run, so that ``genie resume`` finds what is missing however the sweep ended. A place
+(`Slot`) is done when a directory of its number holds a run, or a folder of arms, that finished. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from genie.errors import ConfigError
+
+FILE_NAME = "sweep.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination: ``factors`` are the swept keys with the value each has here, ``overrides`` the whole line."""
+
+    number: int
+    label: str
+    factors: Mapping[str, str]
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One run of a sweep: ``number`` in the order of running, the cell, and which repeat of it (from 0)."""
+
+    number: int
+    cell: int
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """A sweep, decided. ``arguments`` are the words of the command line, ``started_in`` the folder it was called in."""
+
+    arguments: tuple[str, ...]
+    started_in: str
+    seed: int
+    cells: tuple[Cell, ...]
+    slots: tuple[Slot, ...]
+
+    def cell_of(self, slot: Slot) -> Cell:
+        """What runs there."""
+        return self.cells[slot.cell]
+
+    @property
+    def factors(self) -> dict[str, list[str]]:
+        """Each swept key with its values, in the order they were given; keys with one value are none."""
+        found: dict[str, list[str]] = {}
+        for cell in self.cells:
+            for key, value in cell.factors.items():
+                values = found.setdefault(key, [])
+                if value not in values:
+                    values.append(value)
+        return {key: values for key, values in found.items() if len(values) > 1}
+
+    def digest(self) -> str:
+        """What of it must still be so when it is resumed."""
+        cells = [[dict(cell.factors), list(cell.overrides)] for cell in self.cells]
+        return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()[:16]
+
+    def write(self, directory: Path) -> None:
+        """Into ``directory``, which is made."""
+        directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"version": VERSION, **asdict(self)}, indent=1)
+        (directory / FILE_NAME).write_text(text + "\n")
+
+
+def order(cells: int, repeats: int, *, shuffled: bool, seed: int) -> tuple[Slot, ...]:
+    """Every cell once a block, a block a repeat, each block shuffled by itself (a randomised complete block design)."""
+    # Whoever can guess the order gains nothing by it.
+    chance = random.Random(seed)  # noqa: S311
+    slots: list[Slot] = []
+    for repeat in range(repeats):
+        block = list(range(cells))
+        if shuffled:
+            chance.shuffle(block)
+        slots += [Slot(len(slots) + place, cell, repeat) for place, cell in enumerate(block)]
+    return tuple(slots)
+
+
+def read_plan(directory: Path) -> SweepPlan:
+    """The sweep of a directory. Raises ConfigError where it is none or cannot be read."""
+    path = directory / FILE_NAME
+    if not path.is_file():
+        raise ConfigError(f"'{directory}' is not a sweep: it has no {FILE_NAME}", hint="genie resume SWEEP_DIR")
+    try:
+        found = json.loads(path.read_text())
+        if found["version"] != VERSION:
+            raise ConfigError(f"{path} has version {found['version']}, this is version {VERSION}")
+        cells = tuple(
+            Cell(int(c["number"]), str(c["label"]), dict(c["factors"]), tuple(map(str, c["overrides"])))
+            for c in found["cells"]
+        )
+        slots = tuple(Slot(int(s["number"]), int(s["cell"]), int(s["repeat"])) for s in found["slots"])
+        if any(not 0 <= slot.cell < len(cells) for slot in slots):
+            raise ValueError("a run of no cell")
+        arguments = tuple(map(str, found["arguments"]))
+        return SweepPlan(arguments, str(found["started_in"]), int(found["seed"]), cells, slots)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} cannot be read as a sweep: {error!r}") from error
+
+
+def folder_of(directory: Path, slot: Slot, label: str) -> Path:
+    """A place for the slot's next try that no other has: ``3-ecn_off-moe``, then ``3-ecn_off-moe.2``."""
+    base = directory / f"{slot.number}-{label[:80]}"
+    tries = 1
+    path = base
+    while path.exists():
+        tries += 1
+        path = base.with_name(f"{base.name}.{tries}")
+    return path
+
+
+def finished(directory: Path, slots: Sequence[Slot]) -> dict[int, Path]:
+    """Numbers of the slots that are done, with their directories."""
+    done: dict[int, Path] = {}
+    for slot in slots:
+        for path in sorted(directory.glob(f"{slot.number}-*")):
+            if _status(path) == "finished":
+                done[slot.number] = path
+    return done
+
+
+def _status(path: Path) -> str:
+    for name in ("aba.json", "manifest.json"):
+        try:
+            record: Any = json.loads((path / name).read_text())
+        except (OSError, ValueError):
+            continue
+        return str(record.get("status", "")) if isinstance(record, dict) else ""
+    return ""

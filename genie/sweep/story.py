@@ -1,0 +1,243 @@
+"""The story of a sweep (``genie -m``, ``genie resume``): the plan, run after run, then what they say together.
+
+A run's failure is a row of the table, not the end of the sweep. Where an optimising sweeper (Optuna) chooses the cells,
+Hydra drives it and each run answers with its objective; all else goes through the cells of a `SweepPlan`. Faults,
+fabrics and single runs are `genie.experiment`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from genie.argv import CommandLine, parse
+from genie.errors import EXIT_INVALID, EXIT_OK, ConfigError, GenieError
+from genie.schema import ExperimentConfig, parse_config, reproduce_line
+from genie.sweep import SweepResult, sweep_directory
+from genie.sweep.cells import Cell, Slot, SweepPlan, finished, folder_of, order, read_plan
+from genie.sweep.clock import SweepClock
+
+if TYPE_CHECKING:
+    from genie.compose import Composed
+    from genie.results.rundir import RunDir
+
+_BASIC = ("basic",)
+
+
+def run(line: CommandLine, arguments: Sequence[str]) -> int:
+    """A new sweep, to its comparison. Returns the worst exit code of its runs."""
+    if (sweeper := line.chosen("hydra/sweeper")) and sweeper.value not in _BASIC:
+        return _optimise(line)
+    plan, configs = _decide(line, tuple(arguments))
+    directory = sweep_directory(configs[0].out)
+    clock = SweepClock([(slot.number, slot.cell) for slot in plan.slots])
+    if not _agreed(plan, configs, clock):
+        return EXIT_OK
+    if configs[0].dry_run:
+        return _dry(plan, configs)
+    plan.write(directory)
+    return _go(plan, configs, directory, clock, {})
+
+
+def resume(directory: Path, words: Sequence[str] = ()) -> int:
+    """What a sweep that was cut short still lacks. ``words`` may hold ``yes=true``.
+
+    Raises ConfigError where the files of the configuration have changed since, for then it would be another sweep.
+    """
+    if odd := [word for word in words if word not in ("yes=true", "yes=false")]:
+        raise ConfigError(f"'{odd[0]}' cannot change a sweep that has begun", hint="genie resume SWEEP_DIR [yes=true]")
+    kept = read_plan(directory)
+    if Path(kept.started_in).is_dir():
+        os.chdir(kept.started_in)  # paths on its command line are meant from there
+    arguments = [word for word in kept.arguments if not word.startswith("yes=")]
+    again, configs = _decide(parse([*arguments, *words]), kept.arguments)
+    if again.digest() != kept.digest():
+        raise ConfigError(
+            f"the cells of {directory} are others now: files of the configuration have changed since it began",
+            hint=f"start it again: {reproduce_line(kept.arguments)}",
+        )
+    done = finished(directory, kept.slots)
+    clock = SweepClock([(slot.number, slot.cell) for slot in kept.slots if slot.number not in done])
+    print(f"{len(done)} of {len(kept.slots)} runs of {directory} are done")
+    if not clock.left:
+        return _finish([], directory, kept, done)
+    if not _agreed(kept, configs, clock):
+        return EXIT_OK
+    return _go(kept, configs, directory, clock, done)
+
+
+# -- deciding -----------------------------------------------------------------------------------------------------
+
+
+def _decide(line: CommandLine, arguments: tuple[str, ...]) -> tuple[SweepPlan, list[ExperimentConfig]]:
+    """Every cell, checked, so that a mistake in the last is found before the first runs."""
+    from genie.compose import sweep_cells
+
+    cells: list[Cell] = []
+    configs: list[ExperimentConfig] = []
+    for number, (composed, factors) in enumerate(sweep_cells(line)):
+        config = parse_config(composed.mapping, composed.choices)
+        configs.append(config)
+        cells.append(Cell(number, config.label, factors, _shown(composed, line)))
+    first = configs[0].sweep
+    runs = len(cells) * first.repeats
+    if runs > 1 and any(config.run_dir for config in configs):
+        raise ConfigError(f"names one directory, the sweep has {runs} runs", key="run_dir", hint="write out=DIR")
+    slots = order(len(cells), first.repeats, shuffled=first.order == "random", seed=first.seed)
+    return SweepPlan(arguments, str(Path.cwd()), first.seed, tuple(cells), slots), configs
+
+
+def _agreed(plan: SweepPlan, configs: Sequence[ExperimentConfig], clock: SweepClock) -> bool:
+    """Show what is coming, and ask where it will take long. Raises ConfigError where nobody can be asked."""
+    from genie.report.sweep import render_plan
+
+    config = configs[0]
+    expected_s = clock.estimate(configs)
+    print(render_plan(plan, len(clock.left), expected_s, config.sweep), flush=True)
+    if config.dry_run or config.yes or expected_s <= config.sweep.ask_above_s:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"the sweep will take longer than sweep.ask_above={config.sweep.ask_above}", hint="add yes=true to let it"
+        )
+    return input("go on? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _dry(plan: SweepPlan, configs: Sequence[ExperimentConfig]) -> int:
+    from genie import experiment
+
+    for cell, config in zip(plan.cells, configs, strict=True):
+        print(f"\n[{cell.number + 1}/{len(plan.cells)}] {reproduce_line(cell.overrides)}", flush=True)
+        print(experiment.plan(config).render())
+    return EXIT_OK
+
+
+# -- running ------------------------------------------------------------------------------------------------------
+
+
+def _go(
+    plan: SweepPlan,
+    configs: Sequence[ExperimentConfig],
+    directory: Path,
+    clock: SweepClock,
+    done: dict[int, Path],
+) -> int:
+    results: list[SweepResult] = []
+    try:
+        for slot in plan.slots:
+            if slot.number in done:
+                continue
+            head = f"\n[{slot.number + 1}/{len(plan.slots)}]{clock.words()}"
+            began_s = time.monotonic()
+            results.append(_one(plan.cell_of(slot), configs[slot.cell], slot, directory, head))
+            clock.took(slot.number, time.monotonic() - began_s)
+    finally:
+        code = _finish(results, directory, plan, done)
+        if clock.left:
+            print(f"{len(clock.left)} runs are missing: genie resume {directory}")
+    return code
+
+
+def _one(cell: Cell, config: ExperimentConfig, slot: Slot, directory: Path, head: str) -> SweepResult:
+    config = dataclasses.replace(config, run_dir=config.run_dir or str(folder_of(directory, slot, cell.label)))
+    return _guarded(slot.number, cell.label, cell.overrides, lambda: config, directory, head)
+
+
+def _guarded(
+    number: int,
+    label: str,
+    overrides: tuple[str, ...],
+    configure: Callable[[], ExperimentConfig],
+    directory: Path,
+    head: str,
+) -> SweepResult:
+    from genie import experiment
+
+    line = reproduce_line(overrides)
+    run = None
+    try:
+        print(f"{head} {line}", flush=True)
+        plan = experiment.plan(configure())
+        run = experiment.run(plan, reproduce=line, parent=str(directory))
+        return SweepResult(number, label, overrides, run, None, int(run.exit_code))
+    except GenieError as error:
+        print(f"genie: {error}", file=sys.stderr)
+        return SweepResult(number, label, overrides, run, error, error.exit_code)
+    except Exception as error:
+        traceback.print_exc()
+        return SweepResult(number, label, overrides, run, error, EXIT_INVALID)
+
+
+def _finish(results: list[SweepResult], directory: Path, plan: SweepPlan, done: dict[int, Path]) -> int:
+    from genie import experiment
+
+    if not results and not done:
+        return EXIT_INVALID
+    print(experiment.finish_sweep(results, directory, plan, done).text)
+    return max((result.exit_code for result in results), default=EXIT_OK)
+
+
+# -- optimising ---------------------------------------------------------------------------------------------------
+
+
+def _optimise(line: CommandLine) -> int:
+    """Hydra's sweeper plugin chooses each next cell by what the last ones answered."""
+    from genie.compose import sweep
+
+    results: list[SweepResult] = []
+    out = line.chosen("out")
+    directory = sweep_directory((out.value if out else "") or "runs")
+
+    def task(number: int, composed: Composed) -> float:
+        config = parse_config(composed.mapping, composed.choices)
+        if config.dry_run:
+            raise ConfigError("an optimising sweeper has no plan to show: it needs results", key="dry_run")
+        if config.protocol != "single" or config.sweep.repeats != 1:
+            raise ConfigError("an optimising sweeper makes single runs: leave protocol and sweep.repeats as they are")
+        slot = Slot(number, number, 0)
+        shown = _shown(composed, line)
+        result = _one(Cell(number, config.label, {}, shown), config, slot, directory, f"\n[{number + 1}]")
+        results.append(result)
+        if result.error is not None:
+            raise result.error  # the sweeper must not take a run that failed for one that was slow
+        return objective(result.run.runs[0], config.sweep.objective)
+
+    try:
+        sweep(line, task, directory)
+    finally:
+        if results:
+            _finish(results, directory, SweepPlan((), str(Path.cwd()), 1, (), ()), {})
+    return max((result.exit_code for result in results), default=EXIT_INVALID)
+
+
+def objective(run: RunDir, name: str) -> float:
+    """What an optimising sweeper makes small, in ns: "median" or "p99" of an iteration, or its "exposed" communication.
+    Raises RunInvalid where the run's numbers may not be believed, or it has none.
+    """
+    from genie.errors import RunInvalid
+    from genie.results.compare import load_judgement
+
+    judgement = load_judgement(run)
+    if judgement is None or judgement.metrics.iteration is None or judgement.verdict == "invalid":
+        why = judgement.why if judgement else run.status[1]
+        raise RunInvalid(f"{run.path} gives no {name} to optimise by: {why or 'no iteration was completed'}")
+    found = judgement.metrics.iteration
+    if name == "exposed":
+        exposed = judgement.metrics.exposed
+        if exposed is None:
+            raise RunInvalid(f"{run.path} has no exposed communication to optimise by")
+        return float(exposed.value)
+    return float(found.p99.value if name == "p99" else found.median.value)
+
+
+def _shown(composed: Composed, line: CommandLine) -> tuple[str, ...]:
+    """The words that run one cell by itself, as a user would type them; how the sweep goes is no part of it."""
+    words = (o.removeprefix("++") for o in composed.overrides)
+    folders = (f"--config-dir={folder}" for folder in line.config_dirs)
+    return (*folders, *(word for word in words if not word.startswith(("hydra.", "hydra/", "sweep.", "yes="))))
