@@ -46,7 +46,7 @@ def render_aba(folder: AbaDir, *, width: int | None = None, color: bool = False)
 def print_aba(console: Console, folder: AbaDir) -> None:
     """The report on a console of the caller's own."""
     record = folder.record
-    result = record.result or _late(folder, record)
+    result = record.result or late_result(folder, record)
     parts: list[RenderableType] = [
         Text.assemble((result.verdict.upper(), STYLES.get(result.verdict, "bold")), f"  {result.why}")
     ]
@@ -67,7 +67,7 @@ def print_aba(console: Console, folder: AbaDir) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _late(folder: AbaDir, record: AbaRecord) -> AbaResult:
+def late_result(folder: AbaDir, record: AbaRecord) -> AbaResult:
     """The result of one whose process died: arms that ended are measured, what is missing is said."""
     arms = folder.arms()
     if record.status == "running" and any(

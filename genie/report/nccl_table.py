@@ -14,9 +14,9 @@ from genie.results.collectives import CollectiveRow
 from genie.results.metrics import Metrics
 from genie.results.records import PlanRecord
 
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_PROGRAMS = {"all_to_all": "alltoall", "send_recv": "sendrecv"}
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+PROGRAMS = {"all_to_all": "alltoall", "send_recv": "sendrecv"}
 _COLUMNS = (
     "size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
 )
@@ -27,7 +27,7 @@ _HEADER = (
     f"#       {_COLUMNS}",
     f"#        {_UNITS}       ",
 )
-_SHARED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+SHARED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
 
 def nccl_table(metrics: Metrics, plan: PlanRecord) -> str:
@@ -43,7 +43,7 @@ def nccl_table(metrics: Metrics, plan: PlanRecord) -> str:
 
 
 def _table(kind: str, comm: str, rows: Sequence[CollectiveRow], plan: PlanRecord, measured: int) -> str:
-    program = f"{_PROGRAMS.get(kind, kind)}_perf"
+    program = f"{PROGRAMS.get(kind, kind)}_perf"
     lines = [
         f"# Collective test starting: {program}",
         f"# nThread 1 nGpus 1 minBytes {rows[0].bytes} maxBytes {rows[-1].bytes} step: 2(factor) "
@@ -56,9 +56,9 @@ def _table(kind: str, comm: str, rows: Sequence[CollectiveRow], plan: PlanRecord
         lines.append(f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {host:>10s} device  0 [0x00] GENIE CPU rank")
     lines += _HEADER
     for row in rows:
-        count = row.bytes // row.ranks if kind in _SHARED else row.bytes
-        redop = "sum" if kind in _REDUCING else "none"
-        root = "0" if kind in _ROOTED else "-1"
+        count = row.bytes // row.ranks if kind in SHARED else row.bytes
+        redop = "sum" if kind in REDUCING else "none"
+        root = "0" if kind in ROOTED else "-1"
         numbers = (
             f"{_time(row.time_mean_ns / 1000):>7s}  {_bandwidth(row.algbw_gbytes_per_s):>6s}  "
             f"{_bandwidth(row.busbw_gbytes_per_s):>6s} {'N/A':>6s}"

@@ -332,6 +332,8 @@ def _places(run: RunDir) -> Iterator[Text]:
     places = [("run", shown_path(run.path))]
     if run.timeline_path.is_file():
         places.append(("timeline", f"open https://ui.perfetto.dev and drop {shown_path(run.timeline_path)} on it"))
+    if (run.path / "report.html").is_file():
+        places.append(("page", shown_path(run.path / "report.html")))
     if manifest.tracking:
         places.append(("mlflow", manifest.tracking.get("look", manifest.tracking.get("uri", ""))))
     places.append(("again", manifest.reproduce))
