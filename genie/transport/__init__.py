@@ -11,10 +11,12 @@ from collections.abc import Mapping
 
 from genie.transport.base import RankPlace, TransportConfig
 from genie.transport.tcp import TcpTransport
+from genie.transport.verbs import VerbsTransport
 
-__all__ = ["TRANSPORTS", "RankPlace", "TcpTransport", "TransportConfig"]
+__all__ = ["TRANSPORTS", "RankPlace", "TcpTransport", "TransportConfig", "VerbsTransport"]
 
 TRANSPORTS: Mapping[str, tuple[type[TransportConfig], str]] = {
     "tcp": (TcpTransport, "kernel TCP through the fabric's queues"),
+    "verbs": (VerbsTransport, "RDMA through libibverbs: RoCE, InfiniBand, Soft-RoCE"),
 }
 """Kind to its dataclass and its line in ``genie --help``."""

@@ -33,6 +33,9 @@
 #include "control.h"
 #include "pace.h"
 #include "transports.h"
+#ifdef GENIE_WITH_VERBS
+#include "verbs_device.h"
+#endif
 
 #ifndef GENIE_VERSION
 #define GENIE_VERSION "0"
@@ -45,6 +48,7 @@ constexpr const char* kUsage =
     "usage: genie-agent run --control unix:PATH|tcp:HOST:PORT --host NAME [--pace FILE]\n"
     "       genie-agent pace get --file FILE\n"
     "       genie-agent pace set --file FILE --milli N\n"
+    "       genie-agent verbs list\n"
     "       genie-agent --version\n"
     "The run's token, 32 bytes, is read from standard input. HOST is an IPv4 address.\n"
     "FILE holds how long compute takes, in thousandths of the plan: 1000 is as planned, 2000 twice as long,\n"
@@ -230,6 +234,17 @@ int set_pace(int argc, char** argv) {
     return 0;
 }
 
+// The RDMA devices of this host and what a run would use of them, as JSON.
+int list_verbs() {
+#ifdef GENIE_WITH_VERBS
+    std::printf("%s\n", devices_json(list_devices(verbs_library())).c_str());
+    return 0;
+#else
+    throw Failure(Code::kTransport,
+                  "this agent was built without RDMA: expected genie-agent-dl, built where libibverbs-dev is");
+#endif
+}
+
 }  // namespace
 }  // namespace genie
 
@@ -249,9 +264,10 @@ int main(int argc, char** argv) {
         if (command == "run") return genie::run(argc, argv);
         if (command == "pace" && verb == "get") return genie::get_pace(argc, argv);
         if (command == "pace" && verb == "set") return genie::set_pace(argc, argv);
+        if (command == "verbs" && verb == "list") return genie::list_verbs();
         if (command.empty()) throw genie::Usage("a command is missing");
         throw genie::Usage("unknown command '" + std::string(command) +
-                           (command == "pace" ? " " + std::string(verb) : "") + "'");
+                           (command == "pace" || command == "verbs" ? " " + std::string(verb) : "") + "'");
     } catch (const genie::Usage& usage) {
         std::fprintf(stderr, "genie-agent: %s\n%s", usage.what(), genie::kUsage);
         return 2;

@@ -5,6 +5,9 @@
 #include <string_view>
 
 #include "tcp.h"
+#ifdef GENIE_WITH_VERBS
+#include "verbs.h"
+#endif
 
 namespace genie {
 namespace {
@@ -21,6 +24,9 @@ struct Entry {
 
 constexpr Entry kTransports[] = {
     {"tcp", make<TcpTransport>},
+#ifdef GENIE_WITH_VERBS
+    {"verbs", make<VerbsTransport>},
+#endif
 };
 
 }  // namespace

@@ -1,0 +1,108 @@
+"""``transport=verbs``: RDMA through libibverbs (RoCE, InfiniBand, Soft-RoCE), with NCCL's defaults.
+
+Its native half is `native/src/verbs*.cpp`, in ``genie-agent-dl``, which reads what `VerbsTransport.settings` writes. A
+rank uses one port of one device: its rail, if rails are named (`genie.rdma.rails`), else the device that has the host's
+address. See docs/transport-verbs.md. Asks no device anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from genie.errors import ConfigError
+from genie.transport.base import RankPlace, TransportConfig
+from genie.units import parse_ns
+
+if TYPE_CHECKING:
+    from genie.rdma.rails import Rail
+
+MOST_QPS = 128
+"""Queue pairs of a connection in one direction, as many as NCCL allows."""
+
+MOST_SLOTS = 1024
+
+_RANGES = {
+    "gid_index": (-1, 255),
+    "timeout": (0, 31),
+    "retry_cnt": (0, 7),
+    "rnr_retry": (0, 7),
+    "min_rnr_timer": (0, 31),
+    "traffic_class": (0, 255),
+    "service_level": (0, 15),
+    "hop_limit": (1, 255),
+    "pkey_index": (0, 65535),
+    "qps_per_connection": (1, MOST_QPS),
+    "slots": (1, MOST_SLOTS),
+    "inline_bytes": (0, 4096),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VerbsTransport(TransportConfig):
+    """RDMA. ``devices`` are the rails of every host, in the order of its ranks ("mlx5_0", "mlx5_1:2" for its port 2);
+    empty: what the inventory says of each host, else the device that has the host's address.
+
+    ``gid_index`` -1 is NCCL's choice (the first RoCE v2 GID with an IPv4 address), ``mtu`` "auto" the port's active.
+    ``timeout`` is an exponent: an acknowledgement is waited for 4.096 us times 2^timeout, ``retry_cnt`` + 1 times.
+    ``operation`` "write" sends a message as one RDMA write with immediate, as NCCL does, "send" as a send.
+    ``split`` gives each of a connection's queue pairs a part of each message, else they take turns. ``slots`` is how
+    many messages a receiver lets come ahead of it, ``credit_every`` for how many it says so once (NCCL: each).
+    ``completion``: "busy" polls without end, "adaptive" spins as ``spin`` says and then sleeps, "events" only sleeps.
+    """
+
+    name: str = "verbs"
+    devices: tuple[str, ...] = ()
+    gid_index: int = -1
+    mtu: str = "auto"
+    timeout: int = 20
+    retry_cnt: int = 7
+    rnr_retry: int = 7
+    min_rnr_timer: int = 12
+    traffic_class: int = 0
+    service_level: int = 0
+    hop_limit: int = 255
+    pkey_index: int = 0
+    qps_per_connection: int = 1
+    split: bool = False
+    operation: Literal["write", "send"] = "write"
+    completion: Literal["busy", "adaptive", "events"] = "adaptive"
+    slots: int = 8
+    credit_every: int = 1
+    inline_bytes: int = 64
+
+    agent: ClassVar[str] = "genie-agent-dl"
+
+    def __post_init__(self) -> None:
+        TransportConfig.__post_init__(self)
+        for key, (least, most) in {**_RANGES, "credit_every": (1, self.slots)}.items():
+            value = getattr(self, key)
+            if not least <= value <= most:
+                raise ConfigError(f"must lie between {least} and {most}, found {value}", key=key)
+        if self.mtu not in ("auto", "256", "512", "1024", "2048", "4096"):
+            raise ConfigError(f"expected auto, 256, 512, 1024, 2048 or 4096 bytes, found {self.mtu!r}", key="mtu")
+        if self.completion == "events":
+            if self.spin != "auto" and parse_ns(self.spin, key="spin") > 0:
+                raise ConfigError(f"completion=events never spins: expected auto or 0, found {self.spin!r}", key="spin")
+            object.__setattr__(self, "spin", "0")
+        self._rails("", {})  # what is no device is refused before any host is known
+
+    def settings(self, place: RankPlace) -> Mapping[str, str]:
+        """See `TransportConfig.settings`. Raises ConfigError and PlanError for rails that are none."""
+        from genie.rdma.rails import rail_of
+
+        rail = rail_of(place.local_rank, self._rails(place.host, place.attributes))
+        words = {"mtu": self.mtu, "mode": self.operation, "completion": self.completion}
+        numbers = {key: str(int(getattr(self, key))) for key in (*_RANGES, "split", "credit_every")}
+        return {
+            "device": rail.device if rail else "",
+            "port": str(rail.port if rail else 1),
+            **words,
+            **numbers,
+        }
+
+    def _rails(self, host: str, attributes: Mapping[str, object]) -> tuple[Rail, ...]:
+        from genie.rdma.rails import rails_of
+
+        return rails_of(host, attributes, self.devices)
