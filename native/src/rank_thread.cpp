@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <new>
 
@@ -15,6 +16,7 @@ namespace genie {
 namespace {
 
 constexpr std::size_t kStackBytes = 256 << 10;
+constexpr std::chrono::milliseconds kTend{2};  // between two looks after what peers still want
 
 std::int64_t as_nanos(const timeval& time) {
     return time.tv_sec * std::int64_t{1'000'000'000} + time.tv_usec * std::int64_t{1'000};
@@ -115,6 +117,12 @@ void RankThread::body() {
     }
     {
         std::unique_lock lock(mutex_);
+        for (bool tends = runner_ != nullptr; tends && !released_;) {
+            lock.unlock();
+            tends = runner_->tend();
+            lock.lock();
+            changed_.wait_for(lock, kTend, [this] { return released_; });
+        }
         changed_.wait(lock, [this] { return released_; });
     }
     runner_.reset();  // this thread's own descriptors
@@ -123,7 +131,8 @@ void RankThread::body() {
 void RankThread::run() {
     // Sleeps are as exact as the kernel can make them.
     if (::prctl(PR_SET_TIMERSLACK, 1UL) != 0) log(with_reason("timer slack stays as it was", errno));
-    if (options_.own_files && ::unshare(CLONE_FILES) != 0) log(with_reason("descriptors stay shared", errno));
+    if (options_.own_files && may_own_files(program_.transport()) && ::unshare(CLONE_FILES) != 0)
+        log(with_reason("descriptors stay shared", errno));
     const ProgramHeader& header = program_.header;
     events_.emplace(event_path_, header.rank, header.world, header.event_capacity);
     progress_.store(&events_->header(), std::memory_order_release);

@@ -3,10 +3,11 @@
 //
 // Beside what `Rank` asks of a transport (rank.h) and the driver (driver.h), it wants of one:
 //
-//     explicit Transport(const RankContext&)             may throw Failure, as may the next two, which may
-//     block Opened open()                                      ready for its peers to reach it void
-//     connect_all(endpoints, stopped)               reaches them all void break_connection(connection) for
-//     tests: as if the network had cut it
+//     explicit Transport(const RankContext&)   may throw Failure; so may the next two, which may block
+//     Opened open()                            ready for its peers to reach it
+//     connect_all(endpoints, stopped)          reaches them all
+//     break_connection(connection)             for tests: as if the network had cut it
+//     tend()                                   may be missing: what peers still want after the rank's end
 #pragma once
 
 #include <cstdint>
@@ -54,6 +55,9 @@ class Runner {
     virtual void break_connection(std::uint32_t connection) = 0;
     // From the start to the end; how it went. `stopped` gives a reason once the rank shall stop.
     virtual FailureReport run(const std::function<const std::string*()>& stopped) = 0;
+    // After the end, now and then, as long as it is there: what peers still want of this side. False: nothing
+    // ever.
+    virtual bool tend() = 0;
 };
 
 template <class Transport>
@@ -73,6 +77,13 @@ class RunnerOf final : public Runner {
         rank_.begin(monotonic_now());
         drive(rank_, transport_, spin_, stopped);
         return rank_.failure();
+    }
+    bool tend() override {
+        if constexpr (requires { transport_.tend(); }) {
+            transport_.tend();
+            return true;
+        }
+        return false;
     }
 
   private:

@@ -1,4 +1,4 @@
-// Runs whole jobs in this process over loopback TCP, for tests and benchmarks.
+// Runs whole jobs in this process over loopback, for tests and benchmarks.
 #pragma once
 
 #include <memory>

@@ -9,6 +9,7 @@
 #include "local_job.h"
 #include "rank.h"
 #include "settings.h"
+#include "transports.h"
 
 namespace genie::test {
 namespace {
@@ -63,7 +64,7 @@ TEST_CASE("an unknown transport and unknown settings end the rank before it star
     builder.compute(1);
     std::strcpy(builder.header.transport, "pigeon");
     CHECK(run_job({builder})[0].failure.text ==
-          "this agent has no transport 'pigeon', it was built with tcp");
+          "this agent has no transport 'pigeon', it was built with " + transport_names());
     std::strcpy(builder.header.transport, "tcp");
     builder.settings = "colour=red\n";
     CHECK(run_job({builder})[0].failure.text ==
