@@ -9,6 +9,9 @@
 #ifdef GENIE_WITH_OFI
 #include "ofi.h"
 #endif
+#ifdef GENIE_WITH_VERBS
+#include "verbs.h"
+#endif
 
 namespace genie {
 namespace {
@@ -28,6 +31,9 @@ constexpr Entry kTransports[] = {
     {"tcp", make<TcpTransport>},
 #ifdef GENIE_WITH_OFI
     {"ofi", make<OfiTransport>, false},
+#endif
+#ifdef GENIE_WITH_VERBS
+    {"verbs", make<VerbsTransport>},
 #endif
 };
 
