@@ -169,7 +169,7 @@ def measure(run: RunDir) -> Metrics:
         flags.append(f"no events of rank {', '.join(map(str, job.missing))}")
     if job.dropped:
         flags.append(f"{job.dropped} events found no room in the event files: the numbers are incomplete")
-    ends, rank_starts, rank_ends = _iteration_ends(job, plan)
+    ends, rank_starts, rank_ends = iteration_ends(job, plan)
     done = len(ends)
     window = range(min(plan.warmup, done), done)
     durations = np.diff(ends, prepend=0.0) / plan.dilation
@@ -222,8 +222,10 @@ def measure(run: RunDir) -> Metrics:
     )
 
 
-def load_records(run: RunDir, plan: PlanRecord, kinds: Sequence[EventType] = ()) -> JobRecords:
-    """Events of all ranks, or of some ``kinds`` only. With one clock all are relative to the earliest start; where
+def load_records(
+    run: RunDir, plan: PlanRecord, kinds: Sequence[EventType] = (), iterations: Sequence[int] = ()
+) -> JobRecords:
+    """Events of all ranks, or of some ``kinds`` and ``iterations`` only. With one clock all are relative to the earliest start; where
     hosts have their own, times are moved to the controller's and relative to its T, or, where nobody compared the
     clocks, each is relative to its own host's T.
     """
@@ -240,6 +242,8 @@ def load_records(run: RunDir, plan: PlanRecord, kinds: Sequence[EventType] = ())
     parts = {rank: np.asarray(events.records) for rank, events in present.items()}
     if kinds:
         parts = {rank: part[np.isin(part["type"], kinds)] for rank, part in parts.items()}
+    if len(iterations):
+        parts = {rank: part[np.isin(part["iteration"], iterations)] for rank, part in parts.items()}
     records = np.empty(sum(map(len, parts.values())), dtype=_RECORD)
     end = 0
     for rank, part in parts.items():
@@ -267,7 +271,7 @@ _TIMES = ("t0_ns", "t1_ns", "t2_ns")
 _RECORD = np.dtype([*EVENT.descr, ("rank", "<u4")])
 
 
-def _iteration_ends(job: JobRecords, plan: PlanRecord) -> tuple[Floats, Floats, Floats]:
+def iteration_ends(job: JobRecords, plan: PlanRecord) -> tuple[Floats, Floats, Floats]:
     """End of each iteration that *all* ranks completed (latest rank, ns since T), and per rank starts and ends."""
     own = job.records[job.records["type"] == EventType.ITERATION]
     shape = (plan.world, plan.iterations)
