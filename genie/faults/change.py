@@ -164,7 +164,8 @@ def parse_state(reads: Sequence[Read], outputs: Sequence[tuple[int, str]], varia
     return state
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A value of a field or condition as text, the same wherever it has been."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping | list | tuple):
@@ -174,13 +175,26 @@ def _plain(value: Any) -> str:
 
 def _is_within(word: str, bound: str, actual: Any) -> bool:
     if word == "not":
-        return _plain(actual) != bound
+        return plain(actual) != bound
     if word not in CONDITIONS:
         raise ConfigError(f"a role has the condition {word!r}", hint=closest(word, CONDITIONS))
     try:
         return float(actual) >= float(bound) if word == "at_least" else float(actual) <= float(bound)
     except (TypeError, ValueError):
         return False  # what is no number is not within bounds
+
+
+def expectations(conditions: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, str]:
+    """What each field has to be, filled in: "tbf", "v1 or v2", "at least 2"."""
+    said = {}
+    for field, condition in conditions.items():
+        if isinstance(condition, Mapping):
+            bounds = {word: render_word(plain(bound), variables) for word, bound in condition.items()}
+            said[field] = " and ".join(f"{word.replace('_', ' ')} {bound}" for word, bound in bounds.items())
+        else:
+            choices = condition if isinstance(condition, list) else [condition]
+            said[field] = " or ".join(render_word(plain(choice), variables) for choice in choices)
+    return said
 
 
 def differences(expected: Mapping[str, Any], found: State, variables: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -190,18 +204,18 @@ def differences(expected: Mapping[str, Any], found: State, variables: Mapping[st
     ConfigError for another word.
     """
     wrong = []
+    said = expectations(expected, variables)
     for field, condition in expected.items():
         actual = found.get(field)
         if isinstance(condition, Mapping):
-            bounds = {word: render_word(_plain(bound), variables) for word, bound in condition.items()}
-            holds = all(_is_within(word, bound, actual) for word, bound in bounds.items())
-            said = " and ".join(f"{word.replace('_', ' ')} {bound}" for word, bound in bounds.items())
+            holds = all(
+                _is_within(word, render_word(plain(bound), variables), actual) for word, bound in condition.items()
+            )
         else:
             choices = condition if isinstance(condition, list) else [condition]
-            wanted_all = [render_word(_plain(choice), variables) for choice in choices]
-            holds, said = _plain(actual) in wanted_all, " or ".join(wanted_all)
+            holds = plain(actual) in [render_word(plain(choice), variables) for choice in choices]
         if not holds:
-            wrong.append((field, said, "nothing" if actual is None else _plain(actual)))
+            wrong.append((field, said[field], "nothing" if actual is None else plain(actual)))
     return wrong
 
 
@@ -209,9 +223,9 @@ def unrestored(old: State, found: State, volatile: Sequence[str] = ()) -> list[t
     """(field, old, found) of every field that is not as it was found."""
     fields = (field for field in {**old, **found} if field not in volatile)
     return [
-        (field, _plain(old.get(field)), _plain(found.get(field)))
+        (field, plain(old.get(field)), plain(found.get(field)))
         for field in fields
-        if _plain(old.get(field)) != _plain(found.get(field))
+        if plain(old.get(field)) != plain(found.get(field))
     ]
 
 

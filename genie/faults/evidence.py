@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from genie.faults import readback
 from genie.faults.change import State, differences
 from genie.faults.parameters import PPB
 from genie.faults.plan import Change, FaultPlan
@@ -203,21 +204,19 @@ def in_place(plan: FaultPlan, observed: Observed) -> list[Check]:
         checks.append(Check("windows of the fault within the run", "at least 1", found, count > 0))
     for change in plan.changes:
         what, port = f"{plan.mechanism.changes} of {change.target}", change.target
+        told = plan.port_variables(change)
+        variables = {"port": {**told, **told["set"]}, **observed.words.get(change.node, {})}
+        after = plan.platform(change).after
         states = observed.states.get(change.target)
         if states is None:
             why = observed.failures.get(change.target, "not read")
-            checks.append(Check(what, "as the fault makes it", why, False, port=port))
+            checks.append(Check(what, readback.expected(after, variables), why, False, port=port))
             continue
-        told = plan.port_variables(change)
-        variables = {"port": {**told, **told["set"]}, **observed.words.get(change.node, {})}
-        expected = plan.platform(change).after
-        wrong = [line for state in states for line in differences(expected, state, variables)]
-        shown = ", ".join(f"{key} {states[-1].get(key)}" for key in expected) or "read"
-        if wrong:
-            field_name, wanted, found = wrong[0]
-            checks.append(Check(what, f"{field_name} {wanted}", f"{field_name} {found}", False, port=port))
-        else:
-            checks.append(Check(what, "as the fault makes it", shown, True, port=port))
+        wrong = [line for state in states for line in differences(after, state, variables)]
+        expected, found = (
+            readback.difference(after, wrong) if wrong else readback.expected_and_found(after, states[-1], variables)
+        )
+        checks.append(Check(what, expected, found, not wrong, port=port))
     return checks
 
 

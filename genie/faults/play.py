@@ -2,7 +2,7 @@
 
 A *place* is one fault on one node. On machines reached by ssh each is an inventory host ("link_rate.gpu7"). Nodes of
 the embedded fabric are namespaces of this machine, and one inventory host stands for all of them: a host costs Ansible
-100 ms of processor time, a node costs GENIE 20. `genie.faults.session` runs it; what is done at a place is
+80 ms of processor time, a node costs GENIE 20. `genie.faults.session` runs it; what is done at a place is
 `genie.faults.life`.
 """
 

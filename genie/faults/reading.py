@@ -3,19 +3,20 @@
 Each takes (text, exit code, variables) and gives a flat mapping; it raises ValueError, KeyError or StopIteration where
 the text says nothing of the object, which `genie.faults.change` turns into an error in the tool's own words. Fields
 hold what the undo needs and what before/after conditions compare, in the kernel's own units. Parsers of vendors'
-tools live in `genie.faults.reading_vendor`.
+tools live in `genie.faults.reading_nic`, `reading_sonic` and `reading_switch`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from genie.faults.reading_vendor import VENDOR_PARSERS
-
-Parser = Callable[[str, int, Mapping[str, Any]], dict[str, Any]]
+from genie.faults.reading_nic import NIC_PARSERS
+from genie.faults.reading_sonic import SONIC_PARSERS
+from genie.faults.reading_switch import SWITCH_PARSERS
+from genie.faults.reading_tool import Parser
 
 TBF_TICK_NS = 64
 """Linux keeps tbf's burst as time in ticks (include/net/pkt_sched.h, PSCHED_SHIFT 6)."""
@@ -271,6 +272,7 @@ def nothing(text: str, code: int, variables: Mapping[str, Any]) -> dict[str, Any
     return {"there": True}
 
 
+VENDOR_PARSERS: dict[str, Parser] = NIC_PARSERS | SONIC_PARSERS | SWITCH_PARSERS
 PARSERS: dict[str, Parser] = VENDOR_PARSERS | {
     parser.__name__: parser
     for parser in (

@@ -98,7 +98,10 @@ def rate(text: str = "", taken: Any = None, **more: Any) -> EvidenceRecord:
         pytest.param(rate(shaper(10_000_000), samples(overlimits=0)), "not_exercised", "on none", id="never limiting"),
         pytest.param(rate(shaper(10_000_000), samples(rate_bps=2e6)), "not_exercised", "20% of its rate", id="idle"),
         pytest.param(
-            rate(shaper(100_000_000), samples()), "not_in_effect", "rate_bps 100000000", id="reset by someone"
+            rate(shaper(100_000_000), samples()),
+            "not_in_effect",
+            "expected rate 10 Mb/s, found rate 100 Mb/s",
+            id="reset by someone",
         ),
         pytest.param(rate(shaper(10_000_000), samples(rate_bps=30e6)), "not_in_effect", "at most", id="too fast"),
         pytest.param(rate(shaper(10_000_000), None), "not_in_effect", "no samples", id="no samples"),
@@ -128,7 +131,12 @@ LOSSY = plan("port_loss", ratio="0.1%")
         pytest.param(drops(100_000, 1), "not_in_effect", "near 100.0", id="a hundredth"),
         pytest.param(drops(500, 0), "not_exercised", "0 of 500 (expected some 0.5)", id="too few packets"),
         pytest.param(drops(0, 0), "not_exercised", "0 of 0", id="no packets"),
-        pytest.param(drops(100_000, 103, ppb=2), "not_in_effect", "found ratio_ppb 2", id="another chance"),
+        pytest.param(
+            drops(100_000, 103, ppb=2),
+            "not_in_effect",
+            "expected ratio 0.1%, found ratio 0.0000002%",
+            id="another chance",
+        ),
         pytest.param(drops(100_000, 103, chain="at_x"), "not_in_effect", "found verdict nothing", id="no such chain"),
         pytest.param("", "not_in_effect", "(exit code 2) cannot be read", id="it cannot be read"),
     ],
@@ -223,7 +231,7 @@ T0 = 10**12  # when the samples begin
     [
         pytest.param((TENTH,), ((T0, T0 + 10**9),), (), "in_effect", "in effect", id="in effect while it was open"),
         pytest.param((TENTH, TENTH), ((T0, T0 + 10**9), (T0 + 10**9, 0)), (), "in_effect", "", id="in each of two"),
-        pytest.param((TENTH, WHOLE), ((T0, T0 + 10**9),), (), "not_in_effect", "100000000", id="but not in the second"),
+        pytest.param((TENTH, WHOLE), ((T0, T0 + 10**9),), (), "not_in_effect", "100 Mb/s", id="but not in the second"),
         pytest.param((TENTH,), (), (), "not_in_effect", "within the run: expected at least 1", id="never opened"),
         pytest.param(
             (TENTH,), ((T0, T0 + 10**9),), ("h0",), "not_in_effect", "h0 put itself back during the run", id="timed out"
@@ -333,7 +341,7 @@ def test_conditions_may_name_what_commands_may() -> None:
 def test_what_was_not_read_is_not_in_place() -> None:
     record = judge(SLOW, Observed({}, {}, samples()))
     assert record.state == "not_in_effect"
-    assert "shaper of h0/leaf0: expected as the fault makes it, found not read" in record.summary()
+    assert "shaper of h0/leaf0: expected kind tbf, rate 10 Mb/s, found not read" in record.summary()
 
 
 def test_facts_for_the_healthy_twin() -> None:

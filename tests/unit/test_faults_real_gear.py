@@ -35,7 +35,7 @@ from genie.faults.config import FaultConfig, WindowConfig
 from genie.faults.evidence import Observed, judge
 from genie.faults.journal import read_journal
 from genie.faults.plan import FaultPlan, RunFacts, plan_faults
-from genie.faults.reading_vendor import VENDOR_PARSERS
+from genie.faults.reading import VENDOR_PARSERS
 from genie.faults.recipe import load_mechanism, load_platform, roles
 from genie.faults.session import FaultSession
 from genie.topology.model import Ecn, Link, Node, Port, PortModel, Topology

@@ -184,9 +184,8 @@ def test_ecn_off_by_red_through_ansible(tmp_path: Path) -> None:
     assert during["b"]["child"]["kind"] == "bfifo"
     assert during["a"] == before["ports"]["a"], "a port that is no target was changed"
     evidence = session.evidence({}, {}, None)[0]
-    assert [(check.found, check.ok) for check in evidence.checks if check.what.startswith("marking of")] == [
-        ("marking False", True)
-    ]
+    marking = [check for check in evidence.checks if check.what.startswith("marking of")]
+    assert [(check.expected, check.found, check.ok) for check in marking] == [("marking off", "off", True)]
     assert [record.ok for record in session.revert()] == [True]
     assert fabric.read() == before
     assert read_journal(tmp_path / "journal").opened == ()
