@@ -8,6 +8,7 @@ fabrics and single runs are `genie.experiment`'s.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ from genie.schema import ExperimentConfig, parse_config, reproduce_line
 from genie.sweep import SweepResult, sweep_directory
 from genie.sweep.cells import Cell, Slot, SweepPlan, finished, folder_of, order, read_plan
 from genie.sweep.clock import SweepClock
+from genie.units import format_ns
 
 if TYPE_CHECKING:
     from genie.compose import Composed
@@ -190,7 +192,13 @@ def _optimise(line: CommandLine) -> int:
     """Hydra's sweeper plugin chooses each next cell by what the last ones answered."""
     from genie.compose import sweep
 
+    sweeper = line.chosen("hydra/sweeper")
+    if sweeper and sweeper.value == "optuna" and importlib.util.find_spec("optuna") is None:
+        raise ConfigError(
+            "Optuna's sweeper is not installed", key="hydra/sweeper", hint="pip install 'genie-fabric[optuna]'"
+        )
     results: list[SweepResult] = []
+    answers: dict[int, float] = {}
     out = line.chosen("out")
     directory = sweep_directory((out.value if out else "") or "runs")
 
@@ -206,14 +214,31 @@ def _optimise(line: CommandLine) -> int:
         results.append(result)
         if result.error is not None:
             raise result.error  # the sweeper must not take a run that failed for one that was slow
-        return objective(result.run.runs[0], config.sweep.objective)
+        answers[number] = objective(result.run.runs[0], config.sweep.objective)
+        return answers[number]
 
     try:
         sweep(line, task, directory)
     finally:
         if results:
-            _finish(results, directory, SweepPlan((), str(Path.cwd()), 1, (), ()), {})
+            tried = _tried(results)
+            _finish(results, directory, tried, {})
+            if answers:
+                best = min(answers, key=answers.__getitem__)
+                words = " ".join(f"{key}={value}" for key, value in tried.cells[best].factors.items())
+                print(f"best: {words or 'all alike'}: {format_ns(round(answers[best]))} (run {best} of {len(results)})")
     return max((result.exit_code for result in results), default=EXIT_INVALID)
+
+
+def _tried(results: Sequence[SweepResult]) -> SweepPlan:
+    """The cells that an optimising sweeper made up: what differs between them is what it varied."""
+    words = [dict(word.partition("=")[::2] for word in result.overrides) for result in results]
+    varied = [key for key in words[0] if len({own.get(key) for own in words}) > 1]
+    cells = tuple(
+        Cell(number, result.label, {key: own.get(key, "") for key in varied}, result.overrides)
+        for number, (result, own) in enumerate(zip(results, words, strict=True))
+    )
+    return SweepPlan((), str(Path.cwd()), 1, cells, order(len(cells), 1, shuffled=False, seed=1))
 
 
 def objective(run: RunDir, name: str) -> float:
