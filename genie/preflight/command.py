@@ -11,13 +11,13 @@ import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from genie import experiment, schema, topology
+from genie import experiment, schema
 from genie.argv import CommandLine, parse
 from genie.compose import compose
 from genie.errors import (
@@ -27,27 +27,18 @@ from genie.errors import (
     EXIT_VERDICT_FAILED,
     ConfigError,
     GenieError,
-    PlanError,
     closest,
 )
-from genie.fabric import InventoryConfig, open_fabric
-from genie.plan import Plan, make_plan
 from genie.preflight import record as records
 from genie.preflight.config import PreflightConfig
-from genie.preflight.judge import judge
-from genie.preflight.measure import measure
+from genie.preflight.judge import Verdict, failures, judge
+from genie.preflight.measuring import EngineMeasuring, Measured, Measuring, choose
+from genie.preflight.prepared import Prepared, prepare
 from genie.preflight.progress import PreflightNarrator
 from genie.preflight.record import Matrices, PreflightRecord, cells
-from genie.preflight.report import render, render_schedule, shown_path
-from genie.preflight.schedule import Schedule, load_bytes, schedule
-from genie.results.compare import DEFAULT_THRESHOLDS, load_judgement
+from genie.preflight.report import render, shown_path
 from genie.results.records import to_plain
-from genie.results.rundir import RunDir
-from genie.schema import Choice, ExperimentConfig, parse_config, reproduce_line
-from genie.topology import Topology
-from genie.topology.inventory import inventory as read_network
-from genie.workload.config import PairsConfig
-from genie.workload.generators.pairs import MAX_OPERATORS, round_text
+from genie.schema import ExperimentConfig, parse_config, reproduce_line
 
 PREFIX = "preflight."
 _REFUSED: Mapping[str, str] = {
@@ -59,49 +50,6 @@ _REFUSED: Mapping[str, str] = {
     "record.messages": "a preflight measures by the records of messages",
 }
 """Keys of a run that have no meaning here, or another name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A preflight, decided: nothing was touched. ``sizes``: rate of a way → bytes each way."""
-
-    plan: Plan
-    settings: PreflightConfig
-    schedule: Schedule
-    rails: tuple[str, ...]
-    sizes: Mapping[int, int]
-    tool: str
-
-    @property
-    def fabric_hash(self) -> str:
-        """What names the network, for the baseline."""
-        return records.fabric_hash(self.plan.config, self.plan.hashes["topology"])
-
-    @property
-    def wire_ns(self) -> int:
-        """The least that the loads take in real ns, from the rates of the ways; 0 where one is not known."""
-        total = 0
-        for wave in self.schedule.bandwidth:
-            rates = [self.schedule.ways[pair].rate_bps for pair in wave]
-            if not all(rates):
-                return 0
-            total += max(2 * 8 * self.sizes[rate] * 1_000_000_000 // rate for rate in rates)
-        return round(total * len(self.rails) * self.settings.repeats * self.plan.time_dilation)
-
-    @property
-    def bytes_in_all(self) -> int:
-        """Payload of all loads."""
-        each = sum(self.sizes[self.schedule.ways[pair].rate_bps] for wave in self.schedule.bandwidth for pair in wave)
-        return 2 * each * len(self.rails) * self.settings.repeats
-
-    def render(self) -> str:
-        """For ``dry_run=true``."""
-        notes = [f"note: {note}" for note in self.plan.notes]
-        faults = [fault.describe() for fault in self.plan.faults]
-        text = render_schedule(
-            self.schedule, self.sizes, repeats=self.settings.repeats, pings=self.settings.pings, wire_ns=self.wire_ns
-        )
-        return "\n".join([text, *notes, *faults])
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -152,103 +100,26 @@ def settings_of(words: Sequence[str]) -> PreflightConfig:
     return made
 
 
-def prepare(config: ExperimentConfig, settings: PreflightConfig) -> Prepared:
-    """Decide one preflight: schedule, sizes, the plan of the run. Raises GenieError; touches nothing."""
-    network = _network(config)
-    if len(network.hosts) < 2:
-        raise PlanError(f"a preflight needs two hosts or more, topology {network.name!r} has {len(network.hosts)}")
-    shaped = open_fabric(config.fabric, network, Path(config.out)).capabilities().shaping
-    rails = ("",)
-    found = schedule(network, shaped=shaped, rounds=settings.rounds, seed=config.seed)
-    channels = config.collective.channels
-    sizes = {
-        way.rate_bps: _whole(settings.load_bytes, settings.message_bytes)
-        or load_bytes(way, time_ns=settings.time_ns, message_bytes=settings.message_bytes, channels=channels)
-        for way in found.ways.values()
-    }
-    _refuse_too_many(found, settings, len(rails))
-    plan = make_plan(_config_of_run(config, settings, found, sizes, len(rails)))
-    return Prepared(plan, settings, found, rails, sizes, "engine")
-
-
-def _whole(wanted: int, message_bytes: int) -> int:
-    """``load_bytes`` in whole messages, 0 where it was not given. Raises ConfigError if they are too few to measure."""
-    if wanted and wanted < 2 * message_bytes:
-        raise ConfigError(
-            f"must be two messages ({2 * message_bytes} bytes, preflight.message_bytes) or more, found {wanted}",
-            key="preflight.load_bytes",
-        )
-    return -(-wanted // message_bytes) * message_bytes
-
-
-def _refuse_too_many(found: Schedule, settings: PreflightConfig, rails: int) -> None:
-    ends = 4 * len(found.pairs) * rails * (settings.pings + 1)
-    if ends <= MAX_OPERATORS:
-        return
-    fewer = MAX_OPERATORS // (4 * len(found.pairs) * rails) - 1
-    ways = [f"preflight.pings={fewer}"] if fewer > 0 else []
-    rounds = max(1, found.rounds * MAX_OPERATORS // ends)
-    raise PlanError(
-        f"{len(found.pairs)} pairs with {settings.pings} pings each are more than one program holds",
-        hint=" or ".join([*ways, f"preflight.rounds={rounds} for a part of the tournament"]),
-    )
-
-
-def _network(config: ExperimentConfig) -> Topology:
-    if isinstance(config.fabric, InventoryConfig):
-        return read_network(config.fabric)
-    return topology.build(config.topology)
-
-
-def _config_of_run(
-    config: ExperimentConfig, settings: PreflightConfig, found: Schedule, sizes: Mapping[int, int], rails: int
-) -> ExperimentConfig:
-    """The run that measures: ``workload=pairs`` with our schedule, rank r on host r // rails."""
-
-    def ranks(pairs: Sequence[tuple[int, int]], rail: int) -> list[tuple[int, int]]:
-        return [(a * rails + rail, b * rails + rail) for a, b in pairs]
-
-    latency = [round_text(ranks(pairs, rail)) for rail in range(rails) for pairs in found.latency]
-    bandwidth = [
-        round_text(ranks(pairs, rail), [sizes[found.ways[pair].rate_bps] for pair in pairs])
-        for rail in range(rails)
-        for pairs in found.bandwidth
-    ]
-    workload = PairsConfig(
-        ranks=len(found.hosts) * rails,
-        iterations=settings.repeats,
-        pings=settings.pings,
-        ping_bytes=settings.ping_bytes,
-        latency_rounds=tuple(latency),
-        bandwidth_rounds=tuple(bandwidth),
-    )
-    return replace(
-        config,
-        name=config.name or "-".join(["preflight", *config.fault]),
-        workload=workload,
-        warmup=0,
-        baseline="none",
-        topology=replace(config.topology, placement="block"),
-        collective=replace(config.collective, chunk_bytes=settings.message_bytes),
-        choices={**config.choices, "workload": Choice("pairs", "pairs")},
-    )
-
-
 def act(prepared: Prepared, reproduce: str) -> int:
     """Measure, keep, show, log. Raises the GenieError that ended it, after what there is was kept and shown."""
     config = prepared.plan.config
     folder = records.create_folder(config, config.name)
+    (folder / "config.yaml").write_text(yaml.safe_dump(schema.to_mapping(config), sort_keys=False))
     began_s = time.monotonic()
-    say = PreflightNarrator(prepared.bytes_in_all, len(prepared.plan.programs))
+    engine = EngineMeasuring(prepared, folder, reproduce)
+    measuring: Measuring = engine
     status, error = "finished", None
     try:
-        with say:
-            _measure(prepared, folder, say, reproduce)
+        say = PreflightNarrator(prepared.bytes_in_all, len(prepared.plan.programs))
+        with say, experiment.Session(prepared.plan, folder, say) as session:
+            measuring = choose(prepared, folder, session.fabric, engine)
+            measuring.go(session, say)
     except GenieError as caught:
         status, error = "aborted", caught
     except KeyboardInterrupt:
         status = "interrupted"
-    record = _conclude(prepared, folder, reproduce, status, error.message if error else "", time.monotonic() - began_s)
+    record = _record(prepared, folder, reproduce, measuring.tool, status, time.monotonic() - began_s)
+    record = _conclude(prepared, record, measuring.result(), error.message if error else status)
     print(render(record, color=sys.stdout.isatty()), end="")
     if error is not None:
         if any(rail.measured for rail in record.rails):
@@ -264,9 +135,8 @@ def report(folder: Path, options: set[str]) -> int:
         raise ConfigError(f"'{folder}' is a preflight", hint=f"genie report {folder / records.RUN_FOLDER} --nccl-table")
     record = records.read_record(folder / records.FILE_NAME)
     if "--log" in options:
-        inner = RunDir.open(folder / records.RUN_FOLDER)
-        config = parse_config(yaml.safe_load(inner.config_yaml))
-        record = _logged(record, folder, config)
+        config = parse_config(yaml.safe_load((folder / "config.yaml").read_text()))
+        record = _logged(record, config, folder.absolute().parent)
     print(render(record, color=sys.stdout.isatty()), end="")
     return EXIT_OK
 
@@ -278,90 +148,70 @@ def exit_code(verdict: str, expect: str | None) -> int:
     return EXIT_VERDICT_FAILED if expect is not None and verdict != expect else EXIT_OK
 
 
-def _measure(prepared: Prepared, folder: Path, say: PreflightNarrator, reproduce: str) -> None:
-    plan = prepared.plan
-    inner = replace(plan, config=replace(plan.config, run_dir=str(folder / records.RUN_FOLDER)))
-    with experiment.Session(plan, folder, say) as session:
-        experiment.run_on(session, inner, say, reproduce=reproduce, parent=folder.name, baseline="none")
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """What was measured; ``doubt`` is why it may not be believed, ``busy`` why what is slow may not be the network's
-    fault ("" where there is no reason).
-    """
-
-    rails: tuple[Matrices, ...]
-    doubt: str = ""
-    busy: str = ""
-
-
-def _read_run(prepared: Prepared, folder: Path) -> _Measured:
-    hosts = len(prepared.schedule.hosts)
-    path = folder / records.RUN_FOLDER
-    if not (path / "operators.json.gz").is_file():
-        empty = records.matrix_of(hosts, {})
-        return _Measured(tuple(Matrices(rail, empty, empty, empty, empty) for rail in prepared.rails))
-    run = RunDir.open(path)
-    rails = measure(run, hosts, prepared.rails, dilation=prepared.plan.time_dilation)
-    judgement = load_judgement(run)
-    if judgement is None or judgement.verdict != "invalid":
-        return _Measured(rails)
-    metrics = judgement.metrics
-    load = metrics.cpu_busy_ratio
-    if load is None or load <= DEFAULT_THRESHOLDS.cpu_busy_ratio or metrics.events_dropped or metrics.iteration is None:
-        return _Measured(rails, doubt=judgement.why)
-    absent = [f"{fault.name}: {why}" for fault in run.faults() if (why := fault.why_not_in_effect())]
-    return _Measured(rails, "; ".join(absent), judgement.why)
-
-
-def _conclude(
-    prepared: Prepared, folder: Path, reproduce: str, status: str, reason: str, duration_s: float
-) -> PreflightRecord:
+def _conclude(prepared: Prepared, record: PreflightRecord, measured: Measured, reason: str) -> PreflightRecord:
     """Judge, compare with the last one, keep; also what an interruption left."""
     config, out = prepared.plan.config, Path(prepared.plan.config.out)
-    measured = _read_run(prepared, folder)
-    rails = measured.rails
-    record = _record(prepared, folder, reproduce, status, rails, duration_s)
+    record = replace(record, rails=measured.rails)
     before, note = _before(record, out)
     verdict = judge(
-        rails, record.hosts, prepared.schedule.ways, prepared.settings, before.rails if before is not None else ()
+        measured.rails,
+        record.hosts,
+        prepared.schedule.ways,
+        prepared.settings,
+        before.rails if before is not None else (),
     )
-    word, why, notes = verdict.word, verdict.why, [*prepared.plan.notes, note]
-    if status != "finished":
-        word, why = "invalid", f"{reason or 'interrupted'}; {_done(prepared, rails)}"
-    elif measured.doubt:
-        word, why = "invalid", measured.doubt
-    elif measured.busy and verdict.findings:
-        word, why = "invalid", f"{measured.busy}; so what is out of line need not be the network's fault"
-    elif measured.busy:  # it can make things slower only, and nothing is
-        notes.append("the CPUs were busier than a run may have them, but nothing is out of line")
+    verdict, more = _weigh(verdict, record, prepared, measured, reason)
     record = replace(
         record,
-        verdict=word,
-        why=why,
+        verdict=verdict.word,
+        why=verdict.why,
         findings=verdict.findings,
-        notes=tuple(text for text in notes if text),
+        notes=tuple(text for text in [*prepared.plan.notes, *measured.notes, note, more] if text),
         baseline=before.path if before else "",
         baseline_ns=before.created_ns if before else 0,
-        baseline_change_ratio=_change(rails, before.rails) if before else None,
+        baseline_change_ratio=_change(measured.rails, before.rails) if before else None,
     )
     record = _kept(record, prepared, out)
-    records.write_record(folder / records.FILE_NAME, record)
-    return _logged(record, folder, config) if status == "finished" and config.tracking.mlflow.enabled else record
+    records.write_record(Path(record.path) / records.FILE_NAME, record)
+    logs = record.status == "finished" and config.tracking.mlflow.enabled
+    return _logged(record, config, out) if logs else record
 
 
-def _logged(record: PreflightRecord, folder: Path, config: ExperimentConfig) -> PreflightRecord:
+def _weigh(
+    verdict: Verdict, record: PreflightRecord, prepared: Prepared, measured: Measured, reason: str
+) -> tuple[Verdict, str]:
+    """The verdict with all that speaks against it, and a note for what does not."""
+    findings = (*failures(measured.failed, record.hosts), *verdict.findings)
+    if record.status != "finished":
+        wanted = 2 * len(prepared.schedule.pairs) * len(measured.rails)
+        done = sum(rail.measured for rail in measured.rails)
+        return Verdict("invalid", f"{reason}; {done} of {wanted} directions were measured until then", findings), ""
+    if measured.doubt:
+        return Verdict("invalid", measured.doubt, findings), ""
+    if measured.busy and findings:
+        why = f"{measured.busy}; so what is out of line need not be the network's fault"
+        return Verdict("invalid", why, findings), ""
+    if measured.failed:
+        word = "degraded" if any(rail.measured for rail in measured.rails) else "invalid"
+        also = f"; {verdict.why}" if verdict.word == "degraded" else ""
+        return Verdict(word, f"{len(measured.failed)} directions failed: {findings[0].text}{also}", findings), ""
+    # Busy CPUs can make things slower only, and nothing is.
+    note = "the CPUs were busier than a run may have them, but nothing is out of line" if measured.busy else ""
+    return verdict, note
+
+
+def _logged(record: PreflightRecord, config: ExperimentConfig, out: Path) -> PreflightRecord:
     """Send it to MLflow, and say where it is there or why it is not."""
     from genie import track
 
+    folder = Path(record.path)
     logged = track.log_alone(
         "preflight",
         folder.name,
         f"**{record.verdict.upper()}** {record.why}\n\n```text\n{render(record, width=100)}```\n",
         config.tracking.mlflow,
-        out=Path(config.out),
-        later=record.reproduce,
+        out=out,
+        later=f"genie report {folder} --log",
         tags=tags_of(record),
         metrics=metrics_of(record),
         artifacts=[folder / records.FILE_NAME],
@@ -400,13 +250,9 @@ def metrics_of(record: PreflightRecord) -> dict[str, float]:
 
 
 def _record(
-    prepared: Prepared,
-    folder: Path,
-    reproduce: str,
-    status: str,
-    rails: tuple[Matrices, ...],
-    duration_s: float,
+    prepared: Prepared, folder: Path, reproduce: str, tool: str, status: str, duration_s: float
 ) -> PreflightRecord:
+    """All that is known without what was measured."""
     config, found = prepared.plan.config, prepared.schedule
     counts = {
         "pairs": len(found.pairs),
@@ -415,7 +261,6 @@ def _record(
         "waves": len(found.bandwidth),
         "repeats": prepared.settings.repeats,
     }
-    settings = {**to_plain(prepared.settings), "channels": config.collective.channels}
     return PreflightRecord(
         name=config.name,
         status=status,
@@ -429,19 +274,14 @@ def _record(
         topology=config.choices["topology"].name,
         fabric=config.choices["fabric"].name,
         transport=config.choices["transport"].name,
-        tool=prepared.tool,
-        settings=settings,
+        tool=tool,
+        settings={**to_plain(prepared.settings), "channels": config.collective.channels},
         schedule=counts,
-        rails=rails,
+        rails=(),
         faults=tuple(fault.name for fault in prepared.plan.faults),
         path=str(folder),
         duration_s=duration_s,
     )
-
-
-def _done(prepared: Prepared, rails: Sequence[Matrices]) -> str:
-    wanted = 2 * len(prepared.schedule.pairs) * len(rails)
-    return f"{sum(rail.measured for rail in rails)} of {wanted} directions were measured until then"
 
 
 def _before(record: PreflightRecord, out: Path) -> tuple[PreflightRecord | None, str]:

@@ -106,6 +106,14 @@ def judge(
     return _verdict(findings, measured, asked)
 
 
+def failures(failed: Sequence[tuple[str, Cell, str]], hosts: Sequence[str]) -> tuple[Finding, ...]:
+    """A finding for each direction that could not be measured: (rail, from and to, why)."""
+    return tuple(
+        Finding("bandwidth", "pair", (hosts[a], hosts[b]), rail, 0.0, 0.0, (), f"{hosts[a]} to {hosts[b]}: {why}")
+        for rail, (a, b), why in failed
+    )
+
+
 def _verdict(findings: Sequence[Finding], measured: int, asked: bool) -> Verdict:
     if findings:
         more = f" and {len(findings) - 2} more" if len(findings) > 2 else ""

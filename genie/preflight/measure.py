@@ -41,7 +41,7 @@ def measure(run: RunDir, hosts: int, rails: Sequence[str], *, dilation: float = 
         place, rail = divmod(rank.rank, len(rails))
         _add_loads(samples[rail], rank, events.of(EventType.RECEIVED), place, len(rails), dilation)
         _add_pings(samples[rail], rank, events.of(EventType.OPERATOR), len(rails), dilation)
-    return tuple(_matrices(name, hosts, found) for name, found in zip(rails, samples, strict=True))
+    return tuple(matrices_of(name, hosts, found) for name, found in zip(rails, samples, strict=True))
 
 
 def _add_loads(samples: Samples, rank: RankOperators, received: Array, place: int, rails: int, dilation: float) -> None:
@@ -98,7 +98,9 @@ def _add_pings(samples: Samples, rank: RankOperators, operators: Array, rails: i
             samples.latency_ns.setdefault(cell, []).append(float(np.median(trips)) / 2 / dilation)
 
 
-def _matrices(name: str, hosts: int, samples: Samples) -> Matrices:
+def matrices_of(name: str, hosts: int, samples: Samples) -> Matrices:
+    """The matrices of rail ``name`` among so many hosts: medians and extremes of the samples."""
+
     def of(values: dict[Cell, list[float]], statistic: object) -> dict[Cell, float]:
         assert callable(statistic)
         return {cell: float(statistic(found)) for cell, found in values.items()}

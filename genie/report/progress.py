@@ -54,14 +54,19 @@ class Narrator:
 
     def progress(self, progress: Mapping[int, Progress]) -> None:
         """How far the ranks are; called often, prints seldom."""
+        if progress:
+            self.line(self.describe(progress, time.monotonic() - self._phase_s))
+
+    def line(self, text: str) -> None:
+        """A line about how far things are, which may replace the last one; said seldom, however often it is called."""
         now_s = time.monotonic()
-        if not progress or now_s - self._last_s < (0.1 if self._live else _QUIET_INTERVAL_S):
+        if now_s - self._last_s < (0.1 if self._live else _QUIET_INTERVAL_S):
             return
         first = not self._last_s
         self._last_s = now_s
         if first and not self._live:
             return
-        self._write(f"{self._clock()} {self.describe(progress, now_s - self._phase_s)}")
+        self._write(f"{self._clock()} {text}")
         if not self._live:
             self._end_line()
 

@@ -1,0 +1,160 @@
+"""perftest's tables are read, its failures named; a whole tournament of it on stand-ins."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import perftest as standin
+import pytest
+
+from genie.errors import EnvironmentUnfit, PlanError, RunAborted
+from genie.fabric.base import Completed
+from genie.fabric.config import LoopbackConfig
+from genie.fabric.loopback import LoopbackFabric
+from genie.preflight import perftest
+from genie.preflight.perftest import Perftest, Seat, parse_bandwidth_bps, parse_latency_ns, rail_with_address
+from genie.rdma.model import read_verbs_list
+from genie.rdma.rails import Rail
+from genie.topology import SingleSwitchConfig, build
+
+RECORDED = Path(__file__).parents[1] / "data" / "perftest"
+
+
+@pytest.mark.parametrize(
+    ("row", "bps"),
+    [
+        (" 65536      5000             391.81             391.55              0.746822", 391.55e9),
+        (" 65536      1000             0.00               0.45                0.000862", 65536 * 8 * 862),
+        (" 1048576    200              0.20               0.19 \t\t   0.000023", 0.19e9),
+    ],
+    ids=["400G", "by duration, slow", "slow, as old versions print it"],
+)
+def test_a_rate_is_the_average_or_the_message_rate_whichever_has_more_digits(row, bps) -> None:
+    assert parse_bandwidth_bps(f"{standin.LINE}\n{standin.BW_HEAD}\n{row}\n{standin.LINE}") == pytest.approx(bps)
+
+
+def test_what_was_recorded_on_soft_roce_is_read() -> None:
+    bandwidth = parse_bandwidth_bps((RECORDED / "ib_write_bw.txt").read_text())
+    assert bandwidth == 25_222_000
+    assert parse_latency_ns((RECORDED / "ib_write_lat.txt").read_text()) == 5_498_740
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " Failed to complete run_iter_bw function successfully", f"{standin.BW_HEAD}\n", standin.LAT_HEAD],
+    ids=["nothing", "failed", "no-row", "another-table"],
+)
+def test_anything_but_the_table_is_refused(text) -> None:
+    with pytest.raises(RunAborted, match="expected perftest's table with the column 'BW average"):
+        parse_bandwidth_bps(text)
+
+
+# -- on stand-ins -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fabric(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{standin.install(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}")
+    made = LoopbackFabric(LoopbackConfig(), build(SingleSwitchConfig(hosts=4)), tmp_path)
+    yield made
+    made.destroy()
+
+
+def seats(fabric, **devices: str) -> dict[int, Seat]:
+    return {n: Seat(f"h{n}", fabric.address(f"h{n}"), Rail(devices.get(f"h{n}", f"rxe{n % 3}")), 1) for n in range(4)}
+
+
+def yardstick(fabric, tmp_path, **devices: str) -> Perftest:
+    return Perftest(fabric, tmp_path, seats(fabric, **devices), queue_pairs=2, options=["-u", "20", "-S", "0"])
+
+
+def test_pairs_of_a_wave_are_measured_at_once_each_way_by_itself(fabric, tmp_path, monkeypatch) -> None:
+    slow = f"rxe2>{fabric.address('h0')}"
+    monkeypatch.setenv("GENIE_PERFTEST_GBPS", json.dumps({"*": 95.5, slow: 12.25}))
+    test = yardstick(fabric, tmp_path)
+    test.bandwidth([(0, 1), (2, 3)], size=65536, count=100, takes_s=0.1)
+    test.bandwidth([(1, 0), (3, 2)], size=65536, count=100, takes_s=0.1)
+    test.bandwidth([(2, 0)], size=65536, count=100, takes_s=0.1)
+    test.latency([(0, 1)], size=64, count=40)
+    assert test.outcome.failed == {}
+    found = test.outcome.samples.bandwidth_bps
+    assert {way: [round(value / 1e9, 2) for value in values] for way, values in found.items()} == {
+        (0, 1): [95.5], (2, 3): [95.5], (1, 0): [95.5], (3, 2): [95.5], (2, 0): [12.25],
+    }  # fmt: skip
+    assert test.outcome.samples.latency_ns == {(0, 1): [30_000.0]}
+
+
+def test_a_pair_that_fails_is_named_with_what_was_said_and_the_others_go_on(fabric, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GENIE_PERFTEST_DEAD", "rxe2")
+    test = yardstick(fabric, tmp_path)
+    test.bandwidth([(0, 1), (2, 3)], size=65536, count=100, takes_s=0.1)
+    assert list(test.outcome.samples.bandwidth_bps) == [(0, 1)]
+    assert test.outcome.failed == {
+        (2, 3): "ib_write_bw from h2 to h3 ended with status 1: Completion with error at client / "
+        "Failed status 12: wr_id 0 syndrom 0x81 / scnt=128, ccnt=0"
+    }
+
+
+def test_a_server_that_cannot_begin_is_named(fabric, tmp_path) -> None:
+    test = yardstick(fabric, tmp_path, h1="mlx5_9")
+    test.bandwidth([(0, 1)], size=65536, count=100, takes_s=0.1)
+    (why,) = test.outcome.failed.values()
+    assert why.startswith("ib_write_bw on h1 ended with status 1 before anybody called: IB device mlx5_9 not found")
+
+
+def test_servers_do_not_outlive_their_wave(fabric, tmp_path) -> None:
+    yardstick(fabric, tmp_path, h0="mlx5_9").bandwidth([(0, 1)], size=65536, count=100, takes_s=0.1)
+    assert all(process.poll() is not None for process in fabric._children)
+
+
+def test_hosts_without_perftest_are_named(fabric, tmp_path, monkeypatch) -> None:
+    assert perftest.missing(fabric, ["h0", "h1"]) == ()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("sh",):
+        (tmp_path / name).symlink_to("/bin/sh")
+    assert perftest.missing(fabric, ["h0", "h1"]) == ("h0", "h1")
+
+
+# -- which port of which host -------------------------------------------------------------------------------------
+
+
+def listed(*devices: tuple[str, str]) -> str:
+    """What the agent lists: (name, IPv4 address of its port)."""
+    return json.dumps({"devices": [
+        {"name": name, "ports": [{"port": 1, "state": "ACTIVE", "link_layer": "Ethernet", "gids": [
+            {"index": 0, "gid": "fe80::1", "type": "RoCE v2", "interface": "w"},
+            {"index": 1, "gid": f"::ffff:{address}", "type": "RoCE v2", "interface": "w"}]}]}
+        for name, address in devices
+    ]})  # fmt: skip
+
+
+def asked(text: str, code: int = 0):
+    return SimpleNamespace(
+        tool=lambda name: name,
+        address=lambda host: "10.0.0.1",
+        run=lambda host, argv, **_: Completed(host, tuple(argv), code, text, ""),
+    )
+
+
+def test_the_seat_is_the_rail_that_was_named_or_the_port_with_the_hosts_address() -> None:
+    two = asked(listed(("mlx5_0", "10.9.0.1"), ("mlx5_1", "10.0.0.1")))
+    assert perftest.seat(two, "h0", None, -1) == Seat("h0", "10.0.0.1", Rail("mlx5_1"), 1)
+    assert perftest.seat(two, "h0", Rail("mlx5_0"), 3) == Seat("h0", "10.0.0.1", Rail("mlx5_0"), 3)
+    only = read_verbs_list(listed(("mlx5_0", "10.9.0.1")))
+    assert rail_with_address(only, "10.0.0.1") == Rail("mlx5_0")
+
+
+@pytest.mark.parametrize(
+    ("fabric", "rail", "error", "message"),
+    [
+        (asked("no library", 1), None, EnvironmentUnfit, "h0: RDMA devices cannot be listed: no library"),
+        (asked(listed()), None, EnvironmentUnfit, "no RDMA device has the address 10.0.0.1; devices there: none"),
+        (asked(listed(("a", "1.1.1.1"), ("b", "2.2.2.2"))), None, EnvironmentUnfit, "devices there: a, b"),
+        (asked(listed(("mlx5_0", "10.0.0.1"))), Rail("mlx5_7"), PlanError, "h0 has no RDMA device 'mlx5_7'"),
+    ],
+    ids=["agent-fails", "none", "two-others", "not-there"],
+)
+def test_a_host_that_cannot_be_seated_is_named(fabric, rail, error, message) -> None:
+    with pytest.raises(error, match=message):
+        perftest.seat(fabric, "h0", rail, -1)
