@@ -216,7 +216,7 @@ def test_a_node_that_hangs_is_left_with_all_that_it_started(tmp_path: Path, monk
 
 @pytest.mark.parametrize("node", ["", "a b", "-n", "$(x)", "a/b"])
 def test_what_is_no_name_is_not_entered(node: str) -> None:
-    with pytest.raises(Exception, match="is not the name of a node"):
+    with pytest.raises(CONNECTION.AnsibleConnectionFailure, match="is not the name of a node"):
         CONNECTION.Connection.enter(None, node, "true")
 
 

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from jinja2 import meta
 
 from genie.errors import ConfigError
@@ -244,13 +247,42 @@ def test_the_first_platform_of_a_node_that_the_role_knows_is_taken(tmp_path: Pat
     assert find_platform(mechanism, ("eos",), "red") == ""
 
 
-def test_every_string_of_the_inventory_is_unsafe() -> None:
-    text = inventory_text({"f.h0": {"a": "{{ 1 }}", "n": 3, "l": [{"x": 'say "hi"\n$(reboot)'}]}})
-    lines = [line for line in text.splitlines() if "{{" in line or "reboot" in line or "hi" in line]
-    assert lines
-    assert all("!unsafe" in line for line in lines)
-    yaml.SafeLoader.add_constructor("!unsafe", lambda loader, node: loader.construct_scalar(node))
-    assert yaml.safe_load(text)["all"]["hosts"]["f.h0"] == {"a": "{{ 1 }}", "n": 3, "l": [{"x": 'say "hi"\n$(reboot)'}]}
+class Unsafe(str):
+    """A string that Ansible must not read as a template."""
+
+    __slots__ = ()
+
+
+class Loader(yaml.SafeLoader):
+    """Loads an inventory as Ansible does, with its one tag."""
+
+
+Loader.add_constructor("!unsafe", lambda loader, node: Unsafe(loader.construct_scalar(node)))
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+TEXTS, KEYS = st.text(CHARACTERS), st.text(CHARACTERS, max_size=40)  # YAML takes no key of more than 1024 characters
+VALUES = st.recursive(
+    TEXTS | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def strings_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from strings_in(inner)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.dictionaries(st.sampled_from(["f.h0", "f.h1", "nodes"]), st.dictionaries(KEYS, VALUES)))
+@example(
+    {"f.h0": {"a": "{{ 1 }}", "n": 3, "l": [{"x": 'say "hi"\n$(reboot)', "y": "\x7f\x85\u2028\ufeff\U0001f600\0"}]}}
+)
+def test_an_inventory_says_what_it_was_told_and_every_string_is_unsafe(hosts: dict[str, dict[str, Any]]) -> None:
+    found = yaml.load(inventory_text(hosts), Loader)["all"]["hosts"]
+    assert found == hosts
+    assert all(isinstance(text, Unsafe) for text in strings_in(list(found.values())))
 
 
 def test_events_become_results_and_are_never_written() -> None:
