@@ -125,11 +125,13 @@ class LinkScore:
 
     ``score`` orders suspects, 0 = nothing against it: the share of its rate that it seems to lack, 0 to 1, by all
     evidence together. ``rate_ratio`` is the best estimate of the rate it has over the rate it should have (None: no
-    evidence). Evidence: ``messages`` over it and the highest ``load_ratio`` that any link of their routes bore while
-    they were on their way (a low one: they were slow and no load explains it); ``drain_ratio``, of ``drain_samples``
-    samples of its queue: bytes that left while there was a queue over what its rate lets leave; ``lost`` packets that
-    it dropped or lost by its own counters. ``excess_ns`` is the time of the critical path that the score puts on it an
-    iteration. ``known`` is the share of those messages whose route is known rather than spread over candidates.
+    evidence). Evidence: ``messages`` over it and ``load_ratio``, the load of the busiest link of their routes while they
+    were on their way, for the middle of their time (a low one: they were slow and no load explains it);
+    ``drain_ratio``, of ``drain_samples`` samples of its queue: bytes that left while there was a queue over what its
+    rate lets leave; ``lost`` packets that it dropped or lost by its own counters; ``loss_ratio`` the share of its
+    packets that it seems to lose without counting them, by what hosts had to repeat (None: nothing speaks for it).
+    ``excess_ns`` is the time an iteration that the critical path waited for it. ``known`` is the share of its messages
+    whose route is known rather than spread over candidates.
     """
 
     port: str
@@ -144,13 +146,14 @@ class LinkScore:
     lost: int | None
     known: float
     text: str = ""
+    loss_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HostScore:
     """How suspect a host's compute is: ``stretch`` is the time of its compute operators over their plan (or, where the
-    plan is not recorded, over the median of the ranks that do the same), ``score`` 1 - 1/stretch (0: as planned),
-    ``excess_ns`` an iteration.
+    plan is not recorded, over the median of the ranks that do the same), the median by planned time; ``score`` is
+    1 - 1/stretch (0: as planned), ``excess_ns`` the sum of what went beyond plans, an iteration.
     """
 
     host: str

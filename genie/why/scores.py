@@ -1,0 +1,187 @@
+"""How suspect each port of the network is, from what a run recorded; the bisect takes suspects in this order.
+
+A port's evidence is of two kinds. Its queue, where it was sampled: bytes that left while there was a queue over what
+its rate lets leave is the rate that it has. And the messages over it: a message that took longer than its bytes need
+although no link of its route was busy has lost time that no load explains; that time is divided among the ports by
+non-negative least squares over flows, so that a port shared with fast flows is cleared. Called by `genie.why.explain`;
+works with the message part alone where queues were not sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from genie.results.ports import NOT_KNOWN, PortSamples
+from genie.results.rundir import CountersRecord
+from genie.results.statistics import Floats
+from genie.why.loads import Loads
+from genie.why.losses import Loss
+from genie.why.network import Network
+from genie.why.recording import Recording
+from genie.why.records import LinkScore
+
+LEAST_DRAIN_SAMPLES = 8
+_SWEEPS = 60
+LOSS_SCORE = 0.5
+"""What a port's score is at most for losing packets: below that of a port that lacks half of its rate."""
+
+_BASE_RATIO = 0.25
+"""The share of unexplained time that the better quarter of flows has is the machine's, and nobody's in particular."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """How fast one port's queue emptied while it was not empty: rate over the rate it should have."""
+
+    samples: int
+    ratio: float | None
+
+
+def unexplained_by_port(loads: Loads | None, recording: Recording, network: Network) -> Floats:
+    """The share of its messages' time that each port seems to have taken without any load that explains it."""
+    if loads is None:
+        return np.zeros(len(network.ports))
+    flow = recording.messages.flow[loads.rows]
+    flows = len(network.flows)
+    time = np.bincount(flow, weights=loads.taken, minlength=flows)
+    idle = loads.taken * (1 - np.minimum(1.0, loads.busiest))
+    lost = np.bincount(flow, weights=idle, minlength=flows)
+    some = time > 0
+    ratio = np.divide(lost, time, out=np.zeros(flows), where=some)
+    base = float(np.quantile(ratio[some], _BASE_RATIO))
+    design = np.zeros((flows, len(network.ports)))
+    design[np.repeat(np.arange(flows), np.diff(network.begin)), network.route_ports] = network.route_weights
+    root = np.sqrt(time / time[some].mean())
+    return _non_negative(design * root[:, None], np.maximum(ratio - base, 0.0) * root)
+
+
+def _non_negative(design: Floats, wanted: Floats) -> Floats:
+    """Non-negative least squares by coordinate descent."""
+    gram, aim = design.T @ design, design.T @ wanted
+    found = np.zeros(design.shape[1])
+    free = np.flatnonzero(np.diag(gram) > 0).tolist()
+    for _ in range(_SWEEPS):
+        for k in free:
+            found[k] = max(0.0, found[k] + (aim[k] - gram[k] @ found) / gram[k, k])
+    return found
+
+
+def measure_drains(samples: PortSamples | None, recording: Recording, network: Network) -> dict[int, Drain]:
+    """Port number → `Drain`, over the measured iterations. Empty where queues were not sampled on events' clock."""
+    job = recording.job
+    if samples is None or not job.one_clock or not job.start_mono_ns or not len(recording.ends):
+        return {}
+    begun = min(job.start_mono_ns.values())
+    low = begun + (int(recording.ends[recording.window.start - 1]) if recording.window.start else 0)
+    high = begun + int(recording.ends[-1])
+    records = samples.records
+    records = records[(records["mono_ns"] >= low) & (records["mono_ns"] <= high)]
+    order = np.argsort(records["port"], kind="stable")
+    port = records["port"][order].astype(np.int64)
+    time, sent, queue = (records[name][order].astype(np.float64) for name in ("mono_ns", "tx_bytes", "backlog_bytes"))
+    backlogged = (np.diff(port) == 0) & (queue[1:] > 0) & (queue[:-1] > 0) & (np.diff(time) > 0)
+    places = np.flatnonzero(backlogged)
+    rate = (sent[places + 1] - sent[places]) / (time[places + 1] - time[places])
+    at = port[places]
+    found = {}
+    for number in range(len(network.ports)):
+        own = rate[at == number]
+        should = network.rates[number]
+        ratio = float(np.median(own) / should) if len(own) and not np.isnan(should) else None
+        found[number] = Drain(len(own), ratio)
+    return found
+
+
+def score_links(
+    loads: Loads | None,
+    taken: Floats,
+    recording: Recording,
+    network: Network,
+    drains: Mapping[int, Drain],
+    losses: Mapping[int, Loss],
+    counters: CountersRecord,
+    excess_ns: Mapping[str, float],
+) -> tuple[LinkScore, ...]:
+    """A score for every port of the network, the most suspect first. ``taken`` is what
+    `unexplained_by_port` gave, ``excess_ns``: time of the mean critical path that
+    each port holds beyond the bytes themselves.
+    """
+    count = len(network.ports)
+    messages, known, busiest = np.zeros(count), np.zeros(count), np.full(count, np.nan)
+    if loads is not None:
+        messages += np.bincount(loads.port, minlength=count)
+        sure = network.known[recording.messages.flow[loads.rows]][loads.entry]
+        known += np.bincount(loads.port, weights=sure, minlength=count)
+        busiest = _typical_load(loads, count)
+    scores = []
+    for k, name in enumerate(network.ports):
+        drain = drains.get(k, Drain(0, None))
+        drained = drain.ratio if drain.samples >= LEAST_DRAIN_SAMPLES else None
+        score, rate = _combine(float(taken[k]), drained, messages[k] > 0)
+        loss = losses.get(k)
+        if loss is not None:
+            score = max(score, LOSS_SCORE * min(1.0, loss.likely))
+        scores.append(
+            LinkScore(
+                port=name,
+                link=network.link(k),
+                score=score,
+                rate_ratio=rate,
+                excess_ns=excess_ns.get(name, 0.0),
+                messages=int(messages[k]),
+                load_ratio=None if np.isnan(busiest[k]) else float(busiest[k]),
+                drain_ratio=drain.ratio,
+                drain_samples=drain.samples,
+                lost=_lost(counters, name),
+                known=float(known[k] / messages[k]) if messages[k] else 0.0,
+                text=_say(float(taken[k]), drained, drain.samples, int(messages[k]), loss),
+                loss_ratio=loss.ratio if loss else None,
+            )
+        )
+    return tuple(sorted(scores, key=lambda score: (-score.score, -score.excess_ns, score.port)))
+
+
+def _combine(taken: float, drained: float | None, used: bool) -> tuple[float, float | None]:
+    """Score and rate. A queue that emptied at its full rate clears the port of a low rate, not of losing packets, so
+    what messages say counts half there.
+    """
+    taken = min(taken, 1.0)
+    if drained is None:
+        return taken, 1 - taken if used else None
+    lacking = max(0.0, 1 - drained)
+    return max(lacking, taken / 2), drained
+
+
+def _typical_load(loads: Loads, ports: int) -> Floats:
+    """By port, the load that the busiest link on the way bore for the middle of its messages' time."""
+    found = np.full(ports, np.nan)
+    order = np.lexsort((loads.busiest[loads.entry], loads.port))
+    port, entry = loads.port[order], loads.entry[order]
+    edges = np.append(np.flatnonzero(np.diff(port, prepend=-1)), len(port))
+    for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        reach = np.cumsum(loads.taken[entry[a:b]])
+        found[port[a]] = loads.busiest[entry[a + int(np.searchsorted(reach, reach[-1] / 2))]]
+    return found
+
+
+def _lost(counters: CountersRecord, port: str) -> int | None:
+    total = None
+    for name in ("drops", "lost"):
+        before, after = counters.before.get(port, {}).get(name), (counters.after or {}).get(port, {}).get(name)
+        if before is not None and after is not None and NOT_KNOWN not in (before, after) and after >= before:
+            total = (total or 0) + after - before
+    return total
+
+
+def _say(taken: float, drained: float | None, samples: int, messages: int, loss: Loss | None) -> str:
+    parts = []
+    if loss is not None:
+        parts.append(f"seems to lose {loss.ratio:.1%} of its packets without counting them")
+    if drained is not None:
+        parts.append(f"emptied its queue at {drained:.0%} of its rate ({samples} samples)")
+    if taken >= 0.05:
+        parts.append(f"{taken:.0%} of the time of its {messages} messages is explained by no load")
+    return "; ".join(parts)
