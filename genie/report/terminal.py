@@ -251,23 +251,23 @@ def _fault_table(faults: Sequence[FaultOutcome], metrics: Metrics) -> Renderable
     blocks: list[RenderableType] = []
     for fault in faults:
         state = ("NOT IN EFFECT", "bold magenta") if fault.why_not_in_effect() else ("in effect", "green")
-        places = [_targets(fault), _when(fault, metrics)]
+        places = [_targets(fault), when(fault, metrics)]
         where = ", ".join(part for part in (places[::-1] if len(fault.stretches) > 1 else places) if part)
         blocks.append(Text.assemble(("fault  ", "bold"), f"{fault.name} ", state, f" {where}" if where else ""))
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True)
         grid.add_column()
-        for ok, sentence in _evidence_lines(fault):
+        for ok, sentence in evidence_lines(fault):
             grid.add_row(_yes(ok), sentence)
         parts = next((found for found in metrics.windowed if found.fault == fault.name), None)
         if parts is not None:
-            grid.add_row("", _met(parts))
+            grid.add_row("", met(parts))
         grid.add_row(_yes(fault.reverted), "reverted and read back" + (f": {fault.problem}" if fault.problem else ""))
         blocks.append(Padding(grid, (0, 0, 0, 7)))
     return Group(*blocks)
 
 
-def _evidence_lines(fault: FaultOutcome) -> Iterator[tuple[bool, str]]:
+def evidence_lines(fault: FaultOutcome) -> Iterator[tuple[bool, str]]:
     """The checks in order; those that say the same of several ports share a line. ``faults.json`` has each."""
     groups: dict[tuple[str, bool], list[Check]] = {}
     for check in fault.checks:
@@ -294,7 +294,7 @@ def _targets(fault: FaultOutcome) -> str:
     return f"on {shown}" + (f" and {len(fault.targets) - 3} more" if len(fault.targets) > 3 else "") if shown else ""
 
 
-def _when(fault: FaultOutcome, metrics: Metrics) -> str:
+def when(fault: FaultOutcome, metrics: Metrics) -> str:
     """From when to when, or of several windows how many, how long and when the first began, in model time."""
     windows, run_start, run_end = fault.stretches, metrics.start_mono_ns, metrics.end_mono_ns
     if not windows or run_start is None:
@@ -318,7 +318,7 @@ def _when(fault: FaultOutcome, metrics: Metrics) -> str:
     return f"from {begins} to {ends}"
 
 
-def _met(parts: WindowedTimes) -> str:
+def met(parts: WindowedTimes) -> str:
     """How the iterations in a fault's windows compare with the others of the same run."""
     said = f"{sum(parts.met)} of {len(parts.met)} iterations met its windows"
     if parts.slowdown is None:

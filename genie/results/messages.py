@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from genie.results.statistics import Floats, percentile
+from genie.results.statistics import percentile
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ def message_times(
     None where no message was recorded.
     """
     if one_clock:
-        durations, unpaired = _paired(sent, received)
+        own, theirs, unpaired = paired(sent, received)
+        durations = (theirs["t2_ns"] - own["t0_ns"]).astype(np.float64)
         basis = "receiver"
     else:
         durations, unpaired = (sent["t2_ns"] - sent["t0_ns"]).astype(np.float64), 0
@@ -51,7 +52,10 @@ def message_times(
     return MessageTimes(basis, len(model), unpaired, p50, p90, p99, p999, float(model.max()))
 
 
-def _paired(sent: npt.NDArray[np.void], received: npt.NDArray[np.void]) -> tuple[Floats, int]:
+def paired(
+    sent: npt.NDArray[np.void], received: npt.NDArray[np.void]
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void], int]:
+    """Both halves of each message, row by row, and how many records have no other half."""
     a = sent[_order(sent, "rank", "peer")]
     b = received[_order(received, "peer", "rank")]
     keys_a, keys_b = _keys(a, "rank", "peer"), _keys(b, "peer", "rank")
@@ -63,7 +67,7 @@ def _paired(sent: npt.NDArray[np.void], received: npt.NDArray[np.void]) -> tuple
         a, b = a[index_a], b[index_b]
     else:
         unpaired = 0
-    return (b["t2_ns"] - a["t0_ns"]).astype(np.float64), unpaired
+    return a, b, unpaired
 
 
 def _order(records: npt.NDArray[np.void], sender: str, receiver: str) -> npt.NDArray[np.intp]:

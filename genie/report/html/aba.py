@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from genie.errors import GenieError
 from genie.report.aba import RECOVERED, late_result
-from genie.report.html import series
+from genie.report.html import critical, evidence, messages, series
 from genie.report.html.figure import Table
 from genie.report.html.material import Material, read_material
 from genie.report.html.page import Block, Card, Page, Section
-from genie.report.html.run import facts, written
-from genie.report.words import count_of, interval_ns
+from genie.report.html.run import COLLECTIVES_MOST, facts, network_blocks, written
+from genie.report.words import bandwidth, count_of, interval_ns, time_us
 from genie.results.aba import ARMS, AbaDir, AbaRecord, AbaResult, ratio_of
 from genie.results.statistics import Estimate
 from genie.units import format_ns
@@ -30,9 +29,17 @@ def aba_page(folder: AbaDir) -> Page:
     if not arms:
         raise GenieError(f"{folder.path}: no arm got as far as a plan, so there is nothing to report")
     first = next(iter(arms.values()))
-    sections = [
-        Section("arms", "The three arms", tuple(_arms(result, arms))),
-    ]
+    sections = [Section("arms", "The three arms", tuple(_arms(result, arms)))]
+    sections.append(Section("collectives", "Collectives", tuple(_collectives(arms))))
+    sections.append(Section("messages-section", "Messages", tuple(_messages(arms))))
+    broken = arms.get("b")
+    if broken is not None:
+        sections += [
+            Section("why", "Critical path of arm b", tuple(critical.why_blocks(broken))),
+            Section("network", "Network in arm b", tuple(network_blocks(broken))),
+            Section("faults", "Faults", tuple(evidence.fault_blocks(broken))),
+            Section("environment", "Environment of arm b", tuple(evidence.environment(broken))),
+        ]
     notes = [result.drift] if result.drift else []
     if record.reason:
         notes.append(f"ended early: {record.reason}")
@@ -44,7 +51,7 @@ def aba_page(folder: AbaDir) -> Page:
         facts=(*_facts(first, record),),
         reproduce=record.reproduce,
         cards=tuple(_cards(result)),
-        sections=tuple(sections),
+        sections=tuple(section for section in sections if section.blocks),
         notes=tuple(notes),
         written=written(first.manifest.genie_version, folder.path.name),
         also=((TONES[result.recovered], RECOVERED[result.recovered][0], result.recovered_why),)
@@ -118,11 +125,54 @@ def _arms(result: AbaResult, arms: dict[str, Material]) -> Iterator[Block]:
         "retransmits",
         "drops",
     )
-    yield Block(table=Table(head, tuple(rows), names=3))
+    yield Block(table=Table(head, tuple(rows), names=4))
     shown = series.slowdowns(ratio_rows(result), "What the arms say together", "the baselines")
     if shown:
         yield Block(figure=shown)
-    for name, material in arms.items():
-        each = series.iterations(material, None)
-        if each is not None:
-            yield Block(figure=replace(each, key=f"iterations-{name}", title=f"Iteration time, {name}: {ARMS[name]}"))
+    each = series.arms(list(arms.items()), ARMS)
+    if each is not None:
+        yield Block(figure=each)
+
+
+def _messages(arms: dict[str, Material]) -> Iterator[Block]:
+    drawn = {name: found for name, material in arms.items() if (found := messages.read_messages(material)) is not None}
+    if not drawn:
+        return
+    named = [(f"{name}: {ARMS[name]}", found) for name, found in drawn.items()]
+    yield Block(figure=messages.distribution(named, arms[next(iter(drawn))]))
+    if "b" in drawn:
+        for shown in messages.pair_figures(drawn["b"], drawn.get("a1"), arms["b"].plan.world):
+            yield Block(figure=shown)
+
+
+def _collectives(arms: dict[str, Material]) -> Iterator[Block]:
+    """Mean times of each row in all arms: a row that one arm has not is empty there."""
+    found = {
+        name: {(r.kind, r.comm, r.bytes): r for r in material.metrics.collectives} for name, material in arms.items()
+    }
+    order = list(dict.fromkeys(key for rows in found.values() for key in rows))
+    if not order:
+        return
+    head = (
+        "collective",
+        "comm (ranks)",
+        "size (B)",
+        *(f"{name}, mean (us)" for name in found),
+        "b / a1",
+        "busbw of b (GB/s)",
+    )
+    lines = []
+    for key in order[:COLLECTIVES_MOST]:
+        rows = {name: of_arm.get(key) for name, of_arm in found.items()}
+        any_row = next(row for row in rows.values() if row is not None)
+        before, broken = rows.get("a1"), rows.get("b")
+        known = before is not None and broken is not None and before.time_mean_ns > 0
+        lines.append(
+            (
+                key[0] + ("v" if any_row.uneven else ""), f"{key[1] or 'world'} ({any_row.ranks})", str(key[2]),
+                *("" if row is None else time_us(row.time_mean_ns) for row in rows.values()),
+                f"{broken.time_mean_ns / before.time_mean_ns:.2f}x" if known and broken and before else "",
+                "" if broken is None else bandwidth(broken.busbw_gbytes_per_s, broken.bytes),
+            )
+        )  # fmt: skip
+    yield Block(table=Table(head, tuple(lines), names=2))

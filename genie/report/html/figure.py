@@ -7,7 +7,7 @@ modules that know their data (`series`, `messages`, `ports` …). Nothing here r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from genie.report.html.palette import variables
@@ -20,7 +20,7 @@ CHARACTER = 6.6
 
 CHART_CSS = (
     "svg.chart{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif}"
-    ".chart text{fill:var(--text)}.chart .quiet{fill:var(--muted)}.chart .strong{font-weight:600}"
+    ".chart text{fill:var(--text)}.chart .quiet{fill:var(--muted);font-size:12px}.chart .strong{font-weight:600}"
     ".chart .head{font-size:15px;font-weight:600}"
     ".chart .grid{stroke:var(--rule);stroke-width:1;fill:none}"
     ".chart .axis{stroke:var(--muted);stroke-width:1;fill:none}"
@@ -58,7 +58,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``key`` names it in the page and as a file, ``reading`` says how to read it, ``said`` what it shows."""
+    """``key`` names it in the page and as a file, ``reading`` says how to read it, ``said`` what it shows. Two that are
+    ``half`` stand beside each other where there is room.
+    """
 
     key: str
     title: str
@@ -67,6 +69,7 @@ class Figure:
     narrow: str
     table: Table
     said: tuple[str, ...] = ()
+    half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,11 @@ Draw = Callable[[int], str]
 def figure(key: str, title: str, reading: str, draw: Draw, table: Table, said: Sequence[str] = ()) -> Figure:
     """Draw both widths."""
     return Figure(key, title, reading, draw(WIDE), draw(NARROW), table, tuple(said))
+
+
+def half(shown: Figure) -> Figure:
+    """The same, half as wide."""
+    return replace(shown, half=True)
 
 
 def alone(shown: Figure) -> str:

@@ -42,7 +42,7 @@ class Block:
     figure: Figure | None = None
     table: Table | None = None
     folded: str = ""
-    """Of a table: the words under which it is folded away; "" where it is open."""
+    """Of a table or code: the words under which it is folded away; "" where it is open."""
     sentences: tuple[str, ...] = ()
     code: str = ""
     heading: str = ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from genie.report.html import series
+from genie.report.html import critical, evidence, messages, ports, series
 from genie.report.html.figure import Table
 from genie.report.html.material import Material, read_baseline, read_material
 from genie.report.html.page import Block, Card, Page, Section
@@ -31,7 +31,12 @@ def run_page(run: RunDir) -> Page:
     sections = [
         Section("figures", "Figures", tuple(_figures(material))),
         Section("iterations-section", "Iterations", tuple(_iterations(material, baseline))),
+        Section("why", "Critical path", tuple(critical.why_blocks(material))),
         Section("collectives", "Collectives", tuple(_collectives(material))),
+        Section("messages-section", "Messages", tuple(_messages(material, baseline))),
+        Section("network", "Network", tuple(network_blocks(material))),
+        Section("faults", "Faults", tuple(evidence.fault_blocks(material))),
+        Section("environment", "Environment", tuple(evidence.environment(material))),
     ]
     return Page(
         title=material.manifest.name,
@@ -170,6 +175,33 @@ def _figure_table(material: Material, comparison: Comparison | None) -> Table:
 
 def _iterations(material: Material, baseline: Material | None) -> Iterator[Block]:
     for shown in (series.iterations(material, baseline), series.ranks(material)):
+        if shown is not None:
+            yield Block(figure=shown)
+
+
+def _messages(material: Material, baseline: Material | None) -> Iterator[Block]:
+    own = messages.read_messages(material)
+    if own is None:
+        yield Block(sentences=("No message was recorded (record.messages).",))
+        return
+    series_shown, beside = [("this run", own)], None
+    if baseline is not None:
+        beside = messages.read_messages(baseline)
+        if beside is not None and beside.basis == own.basis:
+            series_shown.append(("healthy run", beside))
+    yield Block(figure=messages.distribution(series_shown, material))
+    alike = baseline is not None and baseline.plan.placement == material.plan.placement
+    for shown in messages.pair_figures(own, beside if alike else None, material.plan.world):
+        yield Block(figure=shown)
+
+
+def network_blocks(material: Material) -> Iterator[Block]:
+    """Queues and links over time."""
+    found = ports.read_series(material)
+    if found is None:
+        yield Block(sentences=("Ports were not sampled over time on this fabric.",))
+        return
+    for shown in (ports.queues(material, found), ports.links(material, found)):
         if shown is not None:
             yield Block(figure=shown)
 

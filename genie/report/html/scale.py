@@ -97,7 +97,11 @@ class Log:
         )
 
     def ticks(self, unit: Unit, most: int) -> list[tuple[float, str]]:
-        """1, 2, 5 in each decade where they fit, else powers of ten."""
+        """1, 2, 5 in each decade where they fit, else powers of ten; evenly spaced values where there is no decade."""
+        if self.high < 6 * self.low:
+            step = round_step((self.high - self.low) / unit.size, most)
+            first, last = math.ceil(self.low / unit.size / step), math.floor(self.high / unit.size / step)
+            return [(self(i * step * unit.size), f"{i * step:.6g}") for i in range(first, last + 1)]
         low, high = self.low / unit.size, self.high / unit.size
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         for factors in ((1, 2, 5), (1, 3), (1,)):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from genie.report.html.figure import Canvas, Figure, Plot, Table, Window, figure, legend, path_of, shortened
 from genie.report.html.material import Material
 from genie.report.html.scale import Linear, Log, Unit, time_unit
-from genie.results.metrics import RankTimes
+from genie.results.metrics import IterationTimes, RankTimes
 from genie.results.statistics import Estimate
 from genie.units import format_bytes, format_ns
 
@@ -27,7 +27,7 @@ def iterations(material: Material, baseline: Material | None) -> Figure | None:
     if found is None:
         return None
     every = [*found.warmup_ns, *found.each_ns]
-    group = math.ceil(len(every) / STEPS_MOST)
+    group = _group(found)
     steps = list(_steps(every, len(found.warmup_ns), group))
     reference = baseline.metrics.iteration.median.value if baseline and baseline.metrics.iteration else None
     end = steps[-1][2]
@@ -36,7 +36,7 @@ def iterations(material: Material, baseline: Material | None) -> Figure | None:
     def draw(width: int) -> str:
         narrow = width < 500
         canvas = Canvas(width, 0, f"iteration time over the run, {len(every)} iterations")
-        entries = [("l0", "iteration"), *([("idle", "warm-up, not measured")] if found.warmup_ns else [])]
+        entries = [("l0", "iteration"), *([("band", "warm-up, not measured")] if found.warmup_ns else [])]
         entries += [("f1", "slowest of its group")] if group > 1 else []
         entries += [("ref", "median of the healthy run")] if reference else []
         entries += [("window", "fault in effect")] if material.windows else []
@@ -111,6 +111,65 @@ def _warmup_end(material: Material) -> float:
 
 def _meets(window: Window, start: float, stop: float) -> bool:
     return window.start_ns < stop and (window.end_ns is None or window.end_ns > start)
+
+
+def arms(shown: Sequence[tuple[str, Material]], meaning: Mapping[str, str]) -> Figure | None:
+    """The iterations of several runs after each other on one scale, each from its own start."""
+    parts = [(name, material, material.metrics.iteration) for name, material in shown]
+    lines = [
+        (name, material, list(_steps([*found.warmup_ns, *found.each_ns], len(found.warmup_ns), _group(found))))
+        for name, material, found in parts
+        if found is not None
+    ]
+    if not lines:
+        return None
+    largest = max(step[4] for _, _, steps in lines for step in steps)
+    total = sum(steps[-1][2] for _, _, steps in lines)
+    gap = total * 0.015
+
+    def draw(width: int) -> str:
+        narrow = width < 500
+        canvas = Canvas(width, 0, "iteration time of the arms, one after the other")
+        entries = [("l0", "iteration"), ("band", "warm-up, not measured"), ("window", "fault in effect")]
+        top = 16 + legend(canvas, entries, 44, 14, width - 8)
+        plot = Plot(44, top + 12, width - 12, top + (190 if narrow else 250))
+        canvas.height = plot.bottom + 42
+        unit = time_unit(largest)
+        y = Linear(0, largest * 1.12, plot.bottom, plot.top)
+        plot.y_axis(canvas, y.ticks(unit, 5), f"iteration time ({unit.name})")
+        pixels = plot.width / (total + gap * (len(lines) - 1))
+        left = plot.left
+        centres: list[float] = []
+        for name, material, steps in lines:
+            end = steps[-1][2]
+            own = Plot(left, plot.top, left + end * pixels, plot.bottom)
+            x = Linear(0, end, own.left, own.right)
+            canvas.line(own.left, own.bottom, own.right, own.bottom, "axis")
+            canvas.rect(own.left, own.top, x(_warmup_end(material)) - own.left, own.bottom - own.top, "band")
+            own.windows(canvas, material.windows, x, named=False)
+            canvas.path(path_of((x(at), y(step[3])) for step in steps for at in (step[1], step[2])), "l0")
+            words = name if narrow else f"{name}: {meaning.get(name, '')}"
+            canvas.text((own.left + own.right) / 2, own.bottom + 16, words, "strong", "middle")
+            canvas.text((own.left + own.right) / 2, own.bottom + 33, format_ns(end), "quiet", "middle")
+            centres += [(x(step[1]) + x(step[2])) / 2 for step in steps]
+            left = own.right + gap * pixels
+        return canvas.svg(rows_x=centres)
+
+    rows = tuple(
+        (name, label, format_ns(start), format_ns(median), format_ns(slowest),
+         ", ".join(sorted({w.fault for w in material.windows if _meets(w, start, stop)})))
+        for name, material, steps in lines
+        for label, start, stop, median, slowest in steps
+    )  # fmt: skip
+    return figure(
+        "arms-iterations", "Iteration time in the three arms",
+        "Each step is one iteration: as high and as wide as it took. Below each arm its length in model time.", draw,
+        Table(("arm", "iteration", "began", "took", "slowest", "note"), rows, names=2),
+    )  # fmt: skip
+
+
+def _group(found: IterationTimes) -> int:
+    return math.ceil((len(found.warmup_ns) + len(found.each_ns)) / STEPS_MOST)
 
 
 # -- slowdowns ----------------------------------------------------------------------------------------------------
