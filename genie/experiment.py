@@ -290,10 +290,14 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
                 with contextlib.suppress(GenieError):
                     directory.write_counters(before, fabric.counters())
                 raise
-        if sampler is not None:
-            sampler.close_stdin()
-            sampled = sampler.wait(SAMPLER_PATIENCE_S)  # it takes a last sample and trims its file
-        after = fabric.counters()
+        try:
+            if sampler is not None:
+                sampler.close_stdin()
+                sampled = sampler.wait(SAMPLER_PATIENCE_S)  # it takes a last sample and trims its file
+            after = fabric.counters()
+        except RunAborted:
+            _raise_if_failed(plan, race)  # a host that was lost in the race does not answer now: that is the reason
+            raise
         directory.write_counters(before, after)
         directory.append_journal("raced", start_mono_ns=race.start_mono_ns, clock_error_ns=race.clock_error_ns)
         if not plan.capabilities.one_clock:
