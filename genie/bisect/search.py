@@ -83,8 +83,8 @@ class Search:
         self._compute = tuple(
             Question.of(f"compute {host}", frozenset({compute_token(host)})) for host in ground.hosts if compute
         )
-        universe = [*self._compute, *(ground.question(*ends) for ends in ground.flows)]
-        self.belief = Belief(suspects, noise, universe, most_culprits=most_culprits)
+        self.universe = (*self._compute, *(ground.question(*ends) for ends in ground.flows))
+        self.belief = Belief(suspects, noise, self.universe, most_culprits=most_culprits)
         self._gains: list[float] = []
         self._made: tuple[tuple[int, int], Probe] | None = None
 
@@ -137,7 +137,7 @@ class Search:
         rng = random.Random(f"bisect {self._seed} {self.probes}")  # noqa: S311 - a choice, not a secret
         pairs = best(self.ground, chooser.worth, rng)
         flows = tuple(self.ground.questions(pairs))
-        repeats = REPEATS if self._doubt_of_duty() > 0.3 else 1
+        repeats = REPEATS if self._doubt_of_duty() > 0.5 else 1
         network = Probe(self.probes, "network", pairs, flows, chooser.cut_bits(flows), repeats)
         chosen = network
         if self._compute and chooser.worth(self._compute) > chooser.worth(flows):

@@ -1,0 +1,89 @@
+"""What a search has done so far, a JSON object a line in ``bisect.jsonl``: how it goes on after a kill.
+
+Each line is on the disk before the next probe begins. The first says what is searched; a search may go on only where
+that is the same. A last line that was cut short by a kill is left out: its probe is made again. `genie.bisect.hunt` and
+`genie.bisect.changes` write and read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from genie.errors import ConfigError
+
+FILE_NAME = "bisect.jsonl"
+FORMAT = "genie-bisect-journal"
+VERSION = 1
+
+
+class BisectJournal:
+    """An open journal. A context manager."""
+
+    def __init__(self, folder: Path, subject: Mapping[str, Any]) -> None:
+        """Opens the journal of ``folder``, or begins it. ``subject`` says what is searched, in plain JSON values.
+
+        Raises ConfigError where the folder holds a search of something else.
+        """
+        self.path = folder / FILE_NAME
+        self.entries: tuple[dict[str, Any], ...] = ()
+        header = {"format": FORMAT, "version": VERSION, "subject": json.loads(json.dumps(subject))}
+        whole = b""
+        if self.path.exists():
+            content = self.path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            lines = [_read(line, self.path) for line in whole.splitlines()]
+            if lines and lines[0] != header:
+                raise ConfigError(
+                    f"{self.path} is the journal of another search: {_difference(lines[0], header)}",
+                    key="bisect.resume",
+                    hint="go on with the words that began it, or begin a new one",
+                )
+            self.entries = tuple(lines[1:])
+        # opened for writing in place: what a kill cut short is cut off
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        os.ftruncate(self._file, len(whole))
+        os.lseek(self._file, 0, os.SEEK_END)
+        if not whole:
+            self._write(header)
+
+    def __enter__(self) -> BisectJournal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def append(self, event: str, **values: Any) -> None:
+        """One more line, on the disk when this returns."""
+        self._write({"event": event, **values})
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        """Lines of one kind that were there when the journal was opened."""
+        return [entry for entry in self.entries if entry.get("event") == event]
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        data = (json.dumps(value, separators=(",", ":")) + "\n").encode()
+        while data:
+            data = data[os.write(self._file, data) :]
+        os.fsync(self._file)
+
+
+def _read(line: bytes, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {line[:80]!r} is no JSON", key="bisect.resume") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} is damaged: {line[:80]!r} is no object", key="bisect.resume")
+    return value
+
+
+def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
+        return f"expected {FORMAT!r} version {VERSION}, found {found.get('format')!r} version {found.get('version')!r}"
+    old, new = found.get("subject", {}), wanted["subject"]
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return f"{keys[0]} was {old.get(keys[0])!r}, is {new.get(keys[0])!r}" if keys else "its head differs"
