@@ -80,7 +80,7 @@ def prepare(config: ExperimentConfig, settings: PreflightConfig) -> Prepared:
         raise PlanError(f"a preflight needs two hosts or more, topology {network.name!r} has {len(network.hosts)}")
     _refuse_tool(config, settings)
     shaped = open_fabric(config.fabric, network, Path(config.out)).capabilities().shaping
-    rails, seats = _rails(config, network)
+    rails, seats = rails_of_network(config, network)
     found = schedule(network, shaped=shaped, rounds=settings.rounds, seed=config.seed)
     channels = config.collective.channels
     sizes = {
@@ -107,7 +107,9 @@ def _refuse_tool(config: ExperimentConfig, settings: PreflightConfig) -> None:
         raise ConfigError("faults are put in place by GENIE's engine only", key="preflight.tool", hint="use engine")
 
 
-def _rails(config: ExperimentConfig, network: Topology) -> tuple[tuple[str, ...], dict[str, tuple[Rail, ...]]]:
+def rails_of_network(
+    config: ExperimentConfig, network: Topology
+) -> tuple[tuple[str, ...], dict[str, tuple[Rail, ...]]]:
     """Names of the rails, and each host's devices. Raises PlanError where hosts have different numbers of them."""
     devices = getattr(config.transport, "devices", None)
     if devices is None:

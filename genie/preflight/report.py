@@ -75,15 +75,21 @@ def _lines(record: PreflightRecord, columns: int) -> Iterator[Text]:
 def _subtitle(record: PreflightRecord) -> str:
     counted = record.schedule
     faults = f", {'+'.join(record.faults)}" if record.faults else ""
-    rounds = f"{counted.get('rounds')} rounds"
+    rounds = _counted(counted.get("rounds", 0), "round")
     if counted.get("rounds") != counted.get("all_rounds"):
         rounds += f" of {counted.get('all_rounds')}"
+    repeats = counted.get("repeats", 0)
     tool = {"engine": "GENIE's engine", "perftest": "perftest"}.get(record.tool, record.tool)
     return (
         f"{len(record.hosts)} hosts of {record.topology}, {record.transport} over {record.fabric}{faults}: "
-        f"{counted.get('pairs')} pairs in {rounds}, {counted.get('repeats')} times, by {tool}, "
+        f"{_counted(counted.get('pairs', 0), 'pair')} in {rounds}, {'once' if repeats == 1 else f'{repeats} times'}, "
+        f"by {tool}, "
         f"seed {record.seed}, {record.duration_s:.0f} s"
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _slow_cells(record: PreflightRecord, finding: Finding) -> Iterator[tuple[int, int]]:
@@ -130,8 +136,8 @@ def _map(
                 line.append(*_cell(values.get((a, b)), a == b, middle, (a, b) in slow, width, better))
             yield line
         return
-    legend = "+ 95 % of the median or better, - 80 %, x 50 %, # less; * out of line, . not measured"
-    yield Text(f"  a column a host in the order of the rows: {legend}")
+    yield Text("  a column a host, in the order of the rows; of the median + is 95 % or better,")
+    yield Text("  - 80 %, x 50 %, # less; * is out of line, . was not measured")
     for a, host in enumerate(hosts):
         line = Text(f"  {host:<{label}} ")
         for b in range(len(hosts)):
@@ -237,7 +243,8 @@ def render_schedule(found: Schedule, sizes: Mapping[int, int], *, repeats: int, 
     rounds = f"{found.rounds}" if found.rounds == found.all_rounds else f"{found.rounds} of {found.all_rounds}"
     lines = [
         "preflight (nothing was touched)",
-        f"{len(found.hosts)} hosts, {len(found.pairs)} pairs, {rounds} rounds of the tournament, {repeats} times",
+        f"{len(found.hosts)} hosts, {_counted(len(found.pairs), 'pair')}, {rounds} rounds of the tournament, "
+        f"{'once' if repeats == 1 else f'{repeats} times'}",
     ]
     if pings:
         lines.append(f"latency: {pings} round trips of each pair, all pairs of a round at once")
