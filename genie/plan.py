@@ -97,6 +97,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
     streams = getattr(config.workload, "streams", "merged")
     programs = tuple(lower(checked, config.collective, streams=streams))
     _refuse_two_controls(config)
+    config.transport.check(host_of_rank, config.choices["fabric"].name)
     transport_settings = _transport_settings(config, network, host_of_rank)
     fabric = open_fabric(config.fabric, network, Path(config.out))
     capabilities = fabric.capabilities()

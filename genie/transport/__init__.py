@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from genie.transport.base import RankPlace, TransportConfig
+from genie.transport.ofi import OfiTransport
 from genie.transport.tcp import TcpTransport
 from genie.transport.verbs import VerbsTransport
 
-__all__ = ["TRANSPORTS", "RankPlace", "TcpTransport", "TransportConfig", "VerbsTransport"]
+__all__ = ["TRANSPORTS", "OfiTransport", "RankPlace", "TcpTransport", "TransportConfig", "VerbsTransport"]
 
 TRANSPORTS: Mapping[str, tuple[type[TransportConfig], str]] = {
     "tcp": (TcpTransport, "kernel TCP through the fabric's queues"),
+    "ofi": (OfiTransport, "libfabric, by one of its providers: tcp, verbs, efa, cxi, shm"),
     "verbs": (VerbsTransport, "RDMA through libibverbs: RoCE, InfiniBand, Soft-RoCE"),
 }
 """Kind to its dataclass and its line in ``genie --help``."""

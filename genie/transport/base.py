@@ -5,7 +5,7 @@ A transport is a dataclass that extends `TransportConfig`. It decides nothing ab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -43,6 +43,9 @@ class TransportConfig:
             parse_ns(self.spin, key="spin")
         if parse_ns(self.connect_timeout, key="connect_timeout") < 1_000_000_000:
             raise ConfigError(f"must be at least 1s, found {self.connect_timeout!r}", key="connect_timeout")
+
+    def check(self, hosts: Sequence[str], fabric: str) -> None:
+        """Raises PlanError where ranks on these ``hosts``, one entry a rank, of this kind of fabric cannot have it."""
 
     def settings(self, place: RankPlace) -> Mapping[str, str]:
         """What the native half is told for one rank, as it reads it (native/src/settings.h): keys and values without

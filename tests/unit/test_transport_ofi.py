@@ -1,0 +1,49 @@
+"""``transport=ofi``: what its configuration refuses, and what its native half is told."""
+
+import pytest
+
+from genie.errors import ConfigError, PlanError
+from genie.transport import TRANSPORTS, OfiTransport, RankPlace
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key", "said"),
+    [
+        ({"provider": "Infini Band"}, "provider", "libfabric provider"),
+        ({"provider": ""}, "provider", "libfabric provider"),
+        ({"provider": "tcp;ofi_mrail"}, "provider", "libfabric provider"),
+        ({"domain": "mlx5_0\nslots=1"}, "domain", "name of a device"),
+        ({"slots": 0}, "slots", "between 1 and 1024"),
+        ({"slots": 1025}, "slots", "between 1 and 1024"),
+        ({"spin": "soon"}, "spin", "soon"),
+        ({"connect_timeout": "10ms"}, "connect_timeout", "at least 1s"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_key(wrong, key, said):
+    with pytest.raises(ConfigError) as refused:
+        OfiTransport(**wrong)
+    assert refused.value.key == key
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize("provider", ["tcp", "verbs", "efa", "cxi", "shm", "tcp;ofi_rxm"])
+def test_every_rank_is_told_the_provider_the_device_and_the_slots(provider):
+    transport = OfiTransport(provider=provider, domain="mlx5_0", slots=4)
+    told = transport.settings(RankPlace(3, "h3"))
+    assert told == {"provider": provider, "domain": "mlx5_0", "slots": "4"}
+
+
+def test_shared_memory_may_not_go_round_the_network():
+    shared = OfiTransport(provider="shm")
+    with pytest.raises(PlanError, match="on 2") as refused:
+        shared.check(["h0", "h0", "h1"], "netns")
+    assert "place all ranks on one host" in refused.value.hint
+    shared.check(["h0", "h0"], "netns")
+    shared.check(["h0", "h1"], "loopback")  # all hosts are this machine
+    OfiTransport(provider="tcp").check(["h0", "h1"], "netns")
+
+
+def test_it_is_registered_with_the_agent_that_can_load_libraries():
+    kind, _ = TRANSPORTS["ofi"]
+    assert kind is OfiTransport
+    assert kind.agent == "genie-agent-dl"
