@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ConfigError, GenieError, closest
 from genie.report.command import USAGE as REPORT_USAGE
+from genie.why.command import USAGE as WHY_USAGE
 
 if TYPE_CHECKING:
     from genie.argv import CommandLine
@@ -180,6 +181,15 @@ def _report(arguments: list[str]) -> int:
     return command.run(arguments)
 
 
+def _why(arguments: list[str]) -> int:
+    if _wants_help(arguments, "why"):
+        return EXIT_OK
+    from genie.why import command
+
+    print(command.run(arguments), end="")
+    return EXIT_OK
+
+
 def _revert(arguments: list[str]) -> int:
     if _wants_help(arguments, "revert"):
         return EXIT_OK
@@ -243,6 +253,7 @@ USAGE: Mapping[str, str] = {
     ),
     "trace": "usage: genie trace info|check PATH [key=value ...]: what a Chakra trace holds, if it can be replayed",
     "report": REPORT_USAGE,
+    "why": WHY_USAGE,
     "resume": "usage: genie resume SWEEP_DIR [yes=true]: run what a sweep that was cut short still lacks",
     "revert": "usage: genie revert [DIR]: undo what killed runs below DIR (default runs) left behind",
     "version": "usage: genie version",
@@ -254,6 +265,7 @@ COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "preflight": _preflight,
     "trace": _trace,
     "report": _report,
+    "why": _why,
     "resume": _resume,
     "revert": _revert,
     "faults": _faults,

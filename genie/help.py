@@ -29,6 +29,7 @@ _COMMANDS = (
     ("preflight", "measure each pair of hosts: bandwidth, latency, what is out of line"),
     ("trace info|check PATH", "what a Chakra trace holds, and whether it can be replayed"),
     ("report RUN_DIR [--log]", "show a run again; --log sends it to MLflow"),
+    ("why RUN [--against RUN]", "what its iterations waited for, and which link or host is to blame"),
     ("revert [DIR]", "undo what killed runs below DIR (default runs) left behind, by their journals"),
     ("faults list|show NAME", "every fault there is; all about one of them"),
     ("faults apply|status|revert", "put faults on real hosts under any workload, look at them, put them back"),

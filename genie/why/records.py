@@ -125,7 +125,7 @@ class LinkScore:
 
     ``score`` orders suspects, 0 = nothing against it: the share of its rate that it seems to lack, 0 to 1, by all
     evidence together. ``rate_ratio`` is the best estimate of the rate it has over the rate it should have (None: no
-    evidence). Evidence: ``messages`` over it and ``load_ratio``, the load of the busiest link of their routes while they
+    evidence). Evidence: ``messages`` over it; ``load_ratio``, the load of the busiest link of their routes while they
     were on their way, for the middle of their time (a low one: they were slow and no load explains it);
     ``drain_ratio``, of ``drain_samples`` samples of its queue: bytes that left while there was a queue over what its
     rate lets leave; ``lost`` packets that it dropped or lost by its own counters; ``loss_ratio`` the share of its

@@ -1,0 +1,38 @@
+"""``why.json`` of a run directory: written by `write_why`, read back typed by `load_why`.
+
+Reports that draw why a run took so long take it from here, without reading events again. Format in
+docs/run-directory.md: the fields of `genie.why.records.Why`.
+"""
+
+from __future__ import annotations
+
+import json
+
+from genie.errors import GenieError
+from genie.results.records import from_plain, to_plain
+from genie.results.rundir import RunDir
+from genie.why.records import Why
+
+FILE_NAME = "why.json"
+FORMAT = "genie-why"
+VERSION = 1
+
+
+def write_why(run: RunDir, why: Why) -> None:
+    """Write it, replacing what was there."""
+    content = {"format": FORMAT, "version": VERSION, **to_plain(why)}
+    run.write_bytes(FILE_NAME, (json.dumps(content, separators=(",", ":")) + "\n").encode())
+
+
+def load_why(run: RunDir) -> Why | None:
+    """What was written; None where nothing was. Raises GenieError for a file that is damaged or of another version."""
+    path = run.path / FILE_NAME
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise GenieError(f"{path} cannot be read: {error}", hint=f"delete it, then: genie why {run.path}") from error
+    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+        raise GenieError(f"{path}: expected format {FORMAT} version {VERSION}", hint=f"genie why {run.path} makes it")
+    return from_plain(Why, content, str(path))
