@@ -109,7 +109,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._sync_folder()
+        if not os.fstat(self._fd).st_size:
+            self._sync_folder()  # whoever wrote what is in it has done so before
 
     def _sync_folder(self) -> None:
         """Make the file's own name durable, else the first intents could vanish with the machine."""
@@ -167,9 +168,9 @@ class Journal:
             written = 0
             while written < len(lines):
                 written += os.write(self._fd, lines[written:])
-            os.fsync(self._fd)
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
+        os.fsync(self._fd)  # without the lock: the disk takes the records of many nodes at once
 
     def close(self) -> None:
         """Close the file; idempotent."""

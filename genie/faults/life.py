@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -270,8 +271,18 @@ def read(task: Task, ports: Sequence[Mapping[str, Any]], shell: Shell, *, after:
 
 def own_entries(task: Task) -> list[Entry]:
     """What the journal has open for this fault and node, in the order in which it was intended."""
-    opened = read_journal(task.journal).opened
+    try:
+        now = task.journal.stat()
+    except FileNotFoundError:
+        return []
+    opened = _opened(task.journal, now.st_ino, now.st_size, now.st_mtime_ns)
     return [entry for entry in opened if (entry.intent.fault, entry.intent.node) == (task.fault, task.node)]
+
+
+@lru_cache(maxsize=1)
+def _opened(journal: Path, *_: int) -> tuple[Entry, ...]:
+    """Read once for the many nodes of a batch: a journal that has not grown says what it said."""
+    return read_journal(journal).opened
 
 
 def _words(text: str) -> str:
