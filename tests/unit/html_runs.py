@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from rundir_maker import EVENT, IN_EFFECT, MS, NONE, SPIKES, T, EventWriter, make_run, plan
+from rundir_maker import EVENT, IN_EFFECT, MS, NONE, SPIKES, EventWriter, T, make_run, plan
 
 from genie.results.aba import AbaDir
 from genie.results.compare import judge_and_store
@@ -42,7 +42,9 @@ def with_host_load(run: RunDir, length_ms: float) -> None:
 
 def hostile(root: Path) -> RunDir:
     """Every name that comes from outside is markup."""
-    fault = replace(IN_EFFECT, name=EVIL, hypothesis=EVIL, checks=(replace(IN_EFFECT.checks[0], what=EVIL, found=EVIL),))
+    fault = replace(
+        IN_EFFECT, name=EVIL, hypothesis=EVIL, checks=(replace(IN_EFFECT.checks[0], what=EVIL, found=EVIL),)
+    )
     run = make_run(root, name=EVIL, faults=(fault,))
     ops = (
         OperatorRecord(10, EVIL, "compute", "", "", 0, 0, -1),
@@ -86,7 +88,9 @@ def reason(name: str = "grads") -> why.Why:
         path_iteration=3,
         path=segments,
         stragglers=(why.Straggler("", 1, name, 12, 9, 5e5, 4e5, 4e5),),
-        link_scores=(why.LinkScore(name, "leaf0-spine0", 0.9, 0.1, 6e6, 40, 0.2, 0.1, 30, 3, 1.0, "drains at a tenth"),),
+        link_scores=(
+            why.LinkScore(name, "leaf0-spine0", 0.9, 0.1, 6e6, 40, 0.2, 0.1, 30, 3, 1.0, "drains at a tenth"),
+        ),
         host_scores=(why.HostScore(name, 0.5, 2.0, 1e6, 12, "twice its plan"),),
         routes=why.RouteFacts("single", 2, 2, "there is one path"),
         recovery=why.RecoveryFacts(0, 0.0, 0, 7, "none"),
@@ -120,7 +124,13 @@ def large(root: Path, ranks: int = 64, iterations: int = 6, samples: int = 300) 
         config_yaml="workload:\n  kind: moe\n",
     )  # fmt: skip
     run.write_plan(
-        plan(name="healthy-moe64", iterations=iterations, placement=hosts, ports=ports, port_rates_bps=(10**8,) * len(ports))
+        plan(
+            name="healthy-moe64",
+            iterations=iterations,
+            placement=hosts,
+            ports=ports,
+            port_rates_bps=(10**8,) * len(ports),
+        )
     )
     ops = (
         OperatorRecord(10, "forward", "compute", "", "", 0, 0, -1),
