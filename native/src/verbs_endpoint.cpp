@@ -60,7 +60,7 @@ bool carries(const VerbsDevice& device, std::uint8_t number, std::uint32_t ipv4)
 
 VerbsRegion::VerbsRegion(std::size_t bytes) {
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    size_ = (bytes + page - 1) / page * page;
+    size_ = std::max(page, (bytes + page - 1) / page * page);
     void* const data =
         ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) fail_errno(Code::kOutOfMemory, "cannot map " + mebibytes(size_) + " for RDMA");

@@ -121,4 +121,7 @@ TEST_CASE("after its warm-up a rank allocates nothing at all, slowed or not") {
 }
 
 }  // namespace
+
+std::uint64_t allocations_made() { return allocations.load(); }
+
 }  // namespace genie::test

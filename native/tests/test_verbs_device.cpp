@@ -57,7 +57,7 @@ TEST_CASE("ring all-reduce on an RDMA device, verified") {
         {"a small MTU", {{"mtu", "1024"}}},
     };
     for (const Case& one : cases) {
-        CAPTURE(one.name);
+        CAPTURE(std::string(one.name));
         auto builders = ring_job(one.settings, one.verify);
         for (ProgramBuilder& builder : builders) builder.header.window_messages = one.window;
         VerbsRanks ranks = connected_ranks(builders, verbs_library());

@@ -6,6 +6,7 @@
 // corrupt.
 #pragma once
 
+#include <arpa/inet.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -55,7 +56,9 @@ class FakeDevice {
     ibv_device_attr limits{};
     ibv_port_attr port{};
     std::uint32_t most_inline = 4096;
+    bool absent = false;
     bool refuse_memory = false;
+    bool corrupt = false;   // one bit of each message turns over on its way
     bool shuffled = false;  // messages of different queue pairs overtake one another
     void reset() {
         limits = {};
@@ -73,7 +76,7 @@ class FakeDevice {
         port.gid_tbl_len = 4;
         port.link_layer = IBV_LINK_LAYER_ETHERNET;
         most_inline = 4096;
-        refuse_memory = shuffled = false;
+        refuse_memory = corrupt = shuffled = absent = false;
         complaint.clear();
     }
 
@@ -213,6 +216,8 @@ inline void FakeDevice::carry(Pair& pair) {
             if (bytes > 0) {
                 std::memcpy(reinterpret_cast<void*>(to),
                             inlined ? sent.inlined : reinterpret_cast<const void*>(sent.piece.addr), bytes);
+                const bool credit = (ntohl(request.imm_data) >> 31) != 0;
+                if (corrupt && !credit) *reinterpret_cast<std::uint8_t*>(to + bytes / 2) ^= 1;
             }
             peer->receives.pop();
             ibv_wc completion{};
@@ -310,7 +315,7 @@ inline const VerbsLibrary& FakeDevice::library() {
         VerbsLibrary table;
         table.get_device_list = [](int* count) {
             auto** const list = new ibv_device* [2] { &get().device_, nullptr };
-            *count = 1;
+            *count = get().absent ? 0 : 1;
             return list;
         };
         table.free_device_list = [](ibv_device** list) { delete[] list; };

@@ -3,6 +3,7 @@
 
 #include <sys/eventfd.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -56,7 +57,11 @@ class VerbsRank {
           rank_(program_, events_, clock_, transport_) {}
     ~VerbsRank() { stop(); }
 
-    Endpoint open() { return {program_.header.rank, 0x7f000001, 0, transport_.open().card}; }
+    Endpoint open() {
+        card_ = transport_.open().card;
+        return {program_.header.rank, 0x7f000001, 0, card_};
+    }
+    const std::vector<std::uint8_t>& card() const { return card_; }
     void connect(const std::vector<Endpoint>& endpoints) {
         transport_.connect_all(endpoints, [] { return false; });
     }
@@ -66,6 +71,16 @@ class VerbsRank {
               [this]() -> const std::string* { return stopped_ ? &reason_ : nullptr; });
         return rank_.failure();
     }
+    // By hand, with others on the same thread: whether it still runs.
+    void begin() { rank_.begin(monotonic_now()); }
+    bool step() {
+        rank_.advance(monotonic_now());
+        const Nanos now = monotonic_now();
+        if (rank_.running()) transport_.gather(now, now);
+        return rank_.running();
+    }
+    FailureReport failure() const { return rank_.failure(); }
+    std::uint32_t iteration() const { return rank_.iteration(); }
     void stop() {
         stopped_ = true;
         const std::uint64_t one = 1;
@@ -90,6 +105,7 @@ class VerbsRank {
     std::string logged_;
     const std::string reason_ = "stopped";
     std::atomic<bool> stopped_{false};
+    std::vector<std::uint8_t> card_;
     Token token_{};
     const Program program_;
     EventFile events_;
