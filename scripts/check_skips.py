@@ -22,6 +22,9 @@ import switch
 import verbs_layer
 
 
+_HASH_SEED = "/proc/sys/net/ipv4/fib_multipath_hash_seed"
+
+
 def _is_user() -> bool:
     return os.geteuid() != 0
 
@@ -47,6 +50,7 @@ ALLOWED: tuple[tuple[str, str, Callable[[], bool]], ...] = (
     (r"fabric cannot have the fault", "needs root or another kernel", lambda: _is_user() or not probe().has("nft")),
     (r"needs clang and llvm", "only root can install them", _is_user),
     (r"needs an sshd", "only root can have one", _is_user),
+    (r"no fib_multipath_hash_seed", "kernel older than 6.11", lambda: not Path(_HASH_SEED).exists()),
     (r"cgroup v1 with cpu", "this kernel has cgroup v2, or only root may", _no_cgroup_v1),
     (r"no mount namespace", "only root can have one", _is_user),
     (r"no network namespaces here", "the kernel refuses namespaces", lambda: bool(probe().unfit)),
