@@ -21,7 +21,6 @@ import parts
 import switch
 import verbs_layer
 
-
 _HASH_SEED = "/proc/sys/net/ipv4/fib_multipath_hash_seed"
 
 
