@@ -7,11 +7,11 @@ address. See docs/transport-verbs.md. Asks no device anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from genie.errors import ConfigError
+from genie.errors import ConfigError, PlanError
 from genie.transport.base import RankPlace, TransportConfig
 from genie.units import parse_ns
 
@@ -87,6 +87,14 @@ class VerbsTransport(TransportConfig):
                 raise ConfigError(f"completion=events never spins: expected auto or 0, found {self.spin!r}", key="spin")
             object.__setattr__(self, "spin", "0")
         self._rails("", {})  # what is no device is refused before any host is known
+
+    def check(self, hosts: Sequence[str], fabric: str) -> None:
+        """See `TransportConfig.check`: the namespaces of the embedded fabric hold no RDMA device."""
+        if fabric == "netns":
+            raise PlanError(
+                "transport=verbs needs hosts with RDMA devices, and those of fabric=netns are namespaces without",
+                hint="fabric=inventory (real hosts, or the machines of 'make lab'), or fabric=loopback on one device",
+            )
 
     def settings(self, place: RankPlace) -> Mapping[str, str]:
         """See `TransportConfig.settings`. Raises ConfigError and PlanError for rails that are none."""
