@@ -34,8 +34,8 @@ def explain(run: RunDir) -> Why:
     recording = Recording.read(run)
     _require(recording)
     sent_bytes = recording.all_sent_bytes
-    network = read_network(run, recording.plan, recording.flows, sent_bytes)
     counters = run.counters()
+    network = read_network(run, recording.plan, counters, recording.flows, sent_bytes)
     transit = measure_transit(recording.messages, network, recording.plan, counters)
     window = int(recording.plan.collective.get("window_messages", 0) or 0)
     paths = walk(recording, transit, window, list(recording.window))

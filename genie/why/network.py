@@ -107,7 +107,9 @@ def topology_of(plan: PlanRecord) -> Topology | None:
     return Topology(plan.topology, nodes, tuple(links), {"mtu": plan.mtu})
 
 
-def read_network(run: RunDir, plan: PlanRecord, flows: Sequence[Flow], sent_bytes: Floats) -> Network:
+def read_network(
+    run: RunDir, plan: PlanRecord, counters: CountersRecord, flows: Sequence[Flow], sent_bytes: Floats
+) -> Network:
     """The network of ``run`` and the routes of ``flows``, of which each sent ``sent_bytes`` of payload in the whole run
     in messages (frames not counted).
     """
@@ -121,7 +123,7 @@ def read_network(run: RunDir, plan: PlanRecord, flows: Sequence[Flow], sent_byte
     if not unsure.any():
         facts = RouteFacts("single", len(flows), len(flows), "there is one path for each flow")
     else:
-        basis, text = _judge(run, plan, choice, routes, sent_bytes)
+        basis, text = _judge(plan, counters, choice, routes, sent_bytes)
         if basis == "unknown":
             known = ~unsure
         facts = RouteFacts(basis, len(flows), int(known.sum()), text)
@@ -257,12 +259,12 @@ def _why_not_computed(plan: PlanRecord, seed: object, kernel: str) -> str:
 
 
 def _judge(
-    run: RunDir, plan: PlanRecord, choice: _Choice, routes: list[list[int]], sent_bytes: Floats
+    plan: PlanRecord, counters: CountersRecord, choice: _Choice, routes: list[list[int]], sent_bytes: Floats
 ) -> tuple[str, str]:
     """Whether the computed routes hold, by the bytes that ports where flows part counted themselves."""
     if choice.why_not:
         return "unknown", f"which of several equal paths a flow took is not known: {choice.why_not}"
-    counted = _counted_bytes(run.counters(), plan)
+    counted = _counted_bytes(counters, plan)
     if counted is None:
         return "unconfirmed", "paths are computed as Linux chooses them; no port counters confirm it"
     sent = np.zeros(len(plan.ports))

@@ -1,7 +1,7 @@
-"""``why.json`` of a run directory: written by `write_why`, read back typed by `load_why`.
+"""``why.json`` of a run directory: made by `explain_and_store`, read back typed by `load_why`.
 
-Reports that draw why a run took so long take it from here, without reading events again. Format in
-docs/run-directory.md: the fields of `genie.why.records.Why`.
+The end of a run makes it; reports that draw why a run took so long take it from here, without reading events again.
+Format in docs/run-directory.md: the fields of `genie.why.records.Why`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,33 @@ import json
 from genie.errors import GenieError
 from genie.results.records import from_plain, to_plain
 from genie.results.rundir import RunDir
+from genie.why.explain import explain
 from genie.why.records import Why
 
 FILE_NAME = "why.json"
 FORMAT = "genie-why"
 VERSION = 1
+
+
+MOST_EVENT_BYTES = 64 * 1024 * 1024
+"""A run that recorded more is explained when somebody asks, not at its end: this is about a second's work."""
+
+
+def explain_and_store(run: RunDir) -> Why | None:
+    """Explain a run and write it down. None where nothing can be explained (no measured iteration, say), and for a run
+    of very many events: its diary has the reason.
+    """
+    recorded = sum(path.stat().st_size for path in run.path.glob("events/*.evt"))
+    if recorded > MOST_EVENT_BYTES:
+        run.append_journal("not explained", reason=f"{recorded} bytes of events: genie why {run.path} takes a while")
+        return None
+    try:
+        why = explain(run)
+    except GenieError as error:
+        run.append_journal("not explained", reason=error.message)
+        return None
+    write_why(run, why)
+    return why
 
 
 def write_why(run: RunDir, why: Why) -> None:
