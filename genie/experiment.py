@@ -378,9 +378,10 @@ def _measure(plan: Plan, directory: RunDir, baseline: str) -> Judgement | None:
     if plan.config.report.timeline:
         write_timeline(directory)
     if plan.config.report.html:
-        from genie.report.html import write_report
+        from genie.report.html import write_or_say
 
-        write_report(directory)
+        if problem := write_or_say(directory):
+            print(problem, file=sys.stderr)
     return judgement
 
 

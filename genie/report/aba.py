@@ -178,7 +178,8 @@ def _fault_lines(folder: AbaDir) -> Iterator[Text]:
 
 def _places(folder: AbaDir, record: AbaRecord) -> Iterator[Text]:
     path = shown_path(folder.path)
-    places = [("run", path), ("arms", f"genie report {path}/b (and a1, a2)")]
+    page = [("page", f"{path}/report.html")] if (folder.path / "report.html").is_file() else []
+    places = [("run", path), *page, ("arms", f"genie report {path}/b (and a1, a2)")]
     if record.tracking:
         places.append(("mlflow", record.tracking.get("look", record.tracking.get("uri", ""))))
     places.append(("again", record.reproduce))

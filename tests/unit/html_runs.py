@@ -37,7 +37,7 @@ def with_host_load(run: RunDir, length_ms: float) -> None:
     """A load sample every tenth of the run."""
     step = int(length_ms * MS / 10)
     samples = ((T, 0.9), *((T + i * step, 0.2 + 0.05 * (i % 4)) for i in range(1, 11)))
-    run.write_host(HostRecord(2, samples, "6.12.0-test", {"machine": "a machine"}))
+    run.write_host(HostRecord(2, samples, kernel="6.12.0-test", details={"machine": "a machine"}))
 
 
 def hostile(root: Path) -> RunDir:

@@ -11,9 +11,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from html_runs import EVIL, EVIL_HOST, compared, hostile, large, reason, three_arms
-from rundir_maker import IN_EFFECT, MS, T, make_run, plan
+from rundir_maker import IN_EFFECT, MS, T, make_run, plan, write_samples
 
 from genie.errors import GenieError
+from genie.report import html
 from genie.report.html import messages, ports, render_aba_report, render_report, series, write_report
 from genie.report.html.figure import Window, alone
 from genie.report.html.heat import Shades, shades_of
@@ -255,6 +256,55 @@ def test_a_run_without_ports_messages_or_load_says_so(tmp_path):
     text = Reader(render_report(run)).text
     assert "No message was recorded" in text
     assert "Ports were not sampled over time" in text
+
+
+def test_what_goes_wrong_with_the_page_hides_no_result(tmp_path, monkeypatch):
+    run = compared(tmp_path)
+    assert html.write_or_say(run) == ""
+    run.write_bytes("why.json", b"{")
+    assert "why.json cannot be read" in html.write_or_say(run)
+    monkeypatch.setattr(html, "render_report", lambda run: 1 / 0)
+    assert html.write_or_say(run).startswith("no report.html: ZeroDivisionError: division by zero; once that is mended")
+
+
+def no_clock(run):
+    run.write_plan(plan(iterations=12, one_clock=False))
+
+
+def no_sample(run):
+    write_samples(run.ports_path, 2, [])
+
+
+def one_sample(run):
+    write_samples(run.ports_path, 2, [(5 * MS, 0, 0)])
+
+
+def no_ports(run):
+    run.write_plan(plan(iterations=12, ports=()))
+
+
+def no_events(run):
+    for rank in range(2):
+        run.event_path(rank).unlink()
+
+
+def no_counters(run):
+    (run.path / "counters.json").unlink()
+
+
+def never_applied(run):
+    run.write_faults([replace(IN_EFFECT, windows=(), start_mono_ns=None, checks=())])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [no_clock, no_sample, one_sample, no_ports, no_events, no_counters, never_applied],
+    ids=lambda damage: damage.__name__,
+)
+def test_a_run_that_lacks_something_has_a_report(tmp_path, damage):
+    run = make_run(tmp_path, faults=(IN_EFFECT,))
+    damage(run)
+    assert "Run it again" in Reader(render_report(run)).text
 
 
 def test_a_damaged_why_is_named(tmp_path):

@@ -14,8 +14,10 @@ from run directories alone; measures nothing.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from genie.errors import GenieError
 from genie.report.html.aba import aba_page
 from genie.report.html.page import render
 from genie.report.html.run import run_page
@@ -35,6 +37,25 @@ def render_aba_report(folder: AbaDir) -> str:
     return render(aba_page(folder))
 
 
-def write_report(run: RunDir) -> Path:
-    """``report.html`` in the run directory. Raises as `render_report`; OSError where it cannot be written."""
-    return run.write_bytes(FILE_NAME, render_report(run).encode())
+def write_report(run: RunDir | AbaDir) -> Path:
+    """``report.html`` in the directory. Raises as `render_report`; OSError where it cannot be written."""
+    text = render_report(run) if isinstance(run, RunDir) else render_aba_report(run)
+    target = run.path / FILE_NAME
+    beside = target.with_name(f".{FILE_NAME}.{os.getpid()}.tmp")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(target)
+    return target
+
+
+def write_or_say(run: RunDir | AbaDir) -> str:
+    """`write_report` at the end of a run; "" or a sentence why there is none.
+
+    The page is the last thing of a run and made from what is on the disk already: nothing that goes wrong with it, a
+    defect of its own included, may hide the result or end the run as failed.
+    """
+    try:
+        write_report(run)
+    except Exception as error:
+        what = str(error) if isinstance(error, (GenieError, OSError)) else f"{type(error).__name__}: {error}"
+        return f"no {FILE_NAME}: {what}; once that is mended: genie report {run.path} --html {FILE_NAME}"
+    return ""
