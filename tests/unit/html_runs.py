@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from rundir_maker import EVENT, IN_EFFECT, MS, NONE, SPIKES, EventWriter, T, mak
 from genie.results.aba import AbaDir
 from genie.results.compare import judge_and_store
 from genie.results.ports import RECORD as PORT_RECORD
-from genie.results.records import JobOperators, OperatorRecord, RankOperators, to_plain
+from genie.results.records import JobOperators, OperatorRecord, RankOperators
 from genie.results.rundir import HostRecord, RunDir
 from genie.why import records as why
+from genie.why.store import write_why
 
 EVIL = '<script>document.title="owned"</script>'
 EVIL_HOST = 'h0"><img src=x onerror=alert(1)>'
@@ -60,7 +60,7 @@ def hostile(root: Path) -> RunDir:
         )
     )  # fmt: skip
     judge_and_store(run, runs_root=root)
-    (run.path / "why.json").write_text(json.dumps(to_plain(reason(EVIL))))
+    write_why(run, reason(EVIL))
     return run
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -22,7 +21,7 @@ from genie.report.html.material import read_baseline, read_material
 from genie.report.html.page import figures
 from genie.report.html.run import run_page
 from genie.results.compare import judge_and_store
-from genie.results.records import to_plain
+from genie.why.store import write_why
 
 MAX_BYTES = 2_000_000
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -63,7 +62,7 @@ def pages(tmp_path_factory):
     """Reports of all kinds, by name."""
     root = tmp_path_factory.mktemp("runs")
     explained = compared(root / "why")
-    explained.write_bytes("why.json", json.dumps(to_plain(reason())).encode())
+    write_why(explained, reason())
     made = {
         "compared": render_report(compared(root / "compared")),
         "why": render_report(explained),
@@ -127,7 +126,7 @@ def test_every_chart_has_both_widths_and_a_table_behind_it(pages, kind):
 def test_every_chart_stands_alone_as_xml(tmp_path, kind):
     run = large(tmp_path, ranks=8) if kind == "large" else compared(tmp_path)
     if kind == "why":
-        run.write_bytes("why.json", json.dumps(to_plain(reason())).encode())
+        write_why(run, reason())
     shown = figures(run_page(run))
     assert len({figure.key for figure in shown}) == len(shown) >= 7
     for figure in shown:
@@ -157,7 +156,7 @@ def test_hostile_names_are_shown_and_do_nothing(pages):
         "2 of 11 iterations met its windows",
         "all_reduce",
         "6.12.0-test",
-        "it has no why.json",
+        "was not worked out at the end of this run",
         "Time between ranks against the healthy run",
     ],
 )

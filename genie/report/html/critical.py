@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
-from genie.errors import GenieError
 from genie.report.html.figure import CHARACTER, Canvas, Figure, Plot, Table, figure, legend, shortened
 from genie.report.html.material import Material
 from genie.report.html.page import Block
 from genie.report.html.scale import Linear, time_unit
-from genie.results.records import from_plain
-from genie.results.rundir import RunDir
 from genie.units import format_bytes, format_ns
 from genie.why.records import CAUSES, LinkScore, Segment, Share, Why
+from genie.why.store import load_why
 
-FILE_NAME = "why.json"
 GROUPS = {
     "compute": ("f0", "compute"), "stretch": ("f4", "compute beyond its plan"),
     "peer": ("f3", "waiting for a late rank"),
@@ -28,25 +24,13 @@ ROWS_MOST = 10
 SEGMENTS_MOST = 600
 
 
-def read_why(run: RunDir) -> Why | None:
-    """What `genie why` said of this run; None where it did not. Raises GenieError for a damaged file."""
-    path = run.path / FILE_NAME
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise GenieError(f"{path} cannot be read: {error}") from error
-    return from_plain(Why, content, str(path))
-
-
 def why_blocks(material: Material) -> Iterator[Block]:
     """Suspect and blame first, then the path itself, then who is to blame in numbers."""
-    why = read_why(material.run)
+    why = load_why(material.run)
     if why is None:
-        yield Block(
-            sentences=(f"The critical path of this run was not worked out: it has no {FILE_NAME}; see docs/why.md.",)
-        )
+        said = "The critical path was not worked out at the end of this run. This does it, and makes the report again:"
+        again = f"genie why {material.run.path}\ngenie report {material.run.path} --html report.html"
+        yield Block(sentences=(said,), code=again)
         return
     names = f" ({', '.join(why.suspect.names)})" if why.suspect.names else ""
     yield Block(heading=f"Look first at: {why.suspect.kind}{names}", sentences=(why.suspect.text,))
@@ -54,8 +38,8 @@ def why_blocks(material: Material) -> Iterator[Block]:
         if shown is not None:
             yield Block(figure=shown)
     yield from _tables(why)
-    said = [why.routes.text, *why.notes]
-    yield Block(sentences=tuple(sentence for sentence in said if sentence))
+    notes = (why.routes.text, *why.notes)
+    yield Block(sentences=tuple(sentence for sentence in notes if sentence))
 
 
 def blame(why: Why) -> Figure | None:

@@ -45,9 +45,9 @@ def fault_blocks(material: Material) -> Iterator[Block]:
 
 def _said(fault: FaultOutcome, why: str, material: Material) -> Iterator[str]:
     if why:
-        yield f"Why: {why}."
+        yield f"Why: {why.rstrip('.')}."
     if fault.hypothesis:
-        yield f"Expected: {fault.hypothesis}."
+        yield f"Expected: {fault.hypothesis.rstrip('.')}."
     if fault.targets:
         yield f"On {', '.join(fault.targets[:12])}" + (
             f" and {len(fault.targets) - 12} more." if len(fault.targets) > 12 else "."
