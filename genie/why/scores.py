@@ -9,6 +9,7 @@ works with the message part alone where queues were not sampled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,7 +25,14 @@ from genie.why.recording import Recording
 from genie.why.records import LinkScore
 
 LEAST_DRAIN_SAMPLES = 8
-_SWEEPS = 60
+DRAIN_NOISE = 0.3
+"""How far a single sample's rate is off, of the whole rate, where the emulating machine is busy."""
+
+LEAST_LACK = 0.05
+"""What a port must lack for sure to be named; 10 % of a rate are enough."""
+
+_SWEEPS = 400
+_TINY = 1e-12
 LOSS_SCORE = 0.5
 """What a port's score is at most for losing packets: below that of a port that lacks half of its rate."""
 
@@ -39,9 +47,25 @@ class Drain:
     samples: int
     ratio: float | None
 
+    @property
+    def sure(self) -> bool:
+        """Whether there are enough samples to say so."""
+        return self.ratio is not None and self.samples >= LEAST_DRAIN_SAMPLES
 
-def unexplained_by_port(loads: Loads | None, recording: Recording, network: Network) -> Floats:
-    """The share of its messages' time that each port seems to have taken without any load that explains it."""
+    @property
+    def lack(self) -> float:
+        """The share of its rate that it surely lacks: what chance may do to so few samples is taken off."""
+        if self.ratio is None or not self.sure:
+            return 0.0
+        return max(0.0, 1 - self.ratio - DRAIN_NOISE / math.sqrt(self.samples))
+
+
+def unexplained_by_port(
+    loads: Loads | None, recording: Recording, network: Network, drains: Mapping[int, Drain]
+) -> Floats:
+    """The share of its messages' time that each port seems to have taken without any load that explains it. What a
+    port lacks by its queue is taken as known; only the rest is divided.
+    """
     if loads is None:
         return np.zeros(len(network.ports))
     flow = recording.messages.flow[loads.rows]
@@ -54,18 +78,23 @@ def unexplained_by_port(loads: Loads | None, recording: Recording, network: Netw
     base = float(np.quantile(ratio[some], _BASE_RATIO))
     design = np.zeros((flows, len(network.ports)))
     design[np.repeat(np.arange(flows), np.diff(network.begin)), network.route_ports] = network.route_weights
+    known = np.zeros(len(network.ports))
+    for port, drain in drains.items():
+        if drain.ratio is not None and drain.lack >= LEAST_LACK:
+            known[port] = 1 - drain.ratio
     root = np.sqrt(time / time[some].mean())
-    return _non_negative(design * root[:, None], np.maximum(ratio - base, 0.0) * root)
+    rest = np.maximum(ratio - base - design @ known, 0.0)
+    return _non_negative(design * root[:, None], rest * root)
 
 
 def _non_negative(design: Floats, wanted: Floats) -> Floats:
-    """Non-negative least squares by coordinate descent."""
+    """Non-negative least squares by multiplicative updates (Lee and Seung, 2001): ports that no flow tells apart share
+    what is theirs instead of the first taking it all.
+    """
     gram, aim = design.T @ design, design.T @ wanted
-    found = np.zeros(design.shape[1])
-    free = np.flatnonzero(np.diag(gram) > 0).tolist()
+    found = np.where(aim > 0, 1.0, 0.0)
     for _ in range(_SWEEPS):
-        for k in free:
-            found[k] = max(0.0, found[k] + (aim[k] - gram[k] @ found) / gram[k, k])
+        found *= aim / np.maximum(gram @ found, _TINY)
     return found
 
 
@@ -119,8 +148,8 @@ def score_links(
     scores = []
     for k, name in enumerate(network.ports):
         drain = drains.get(k, Drain(0, None))
-        drained = drain.ratio if drain.samples >= LEAST_DRAIN_SAMPLES else None
-        score, rate = _combine(float(taken[k]), drained, messages[k] > 0)
+        drained = drain.ratio if drain.sure else None
+        score, rate = _combine(float(taken[k]), drain, messages[k] > 0)
         loss = losses.get(k)
         if loss is not None:
             score = max(score, LOSS_SCORE * min(1.0, loss.likely))
@@ -144,15 +173,14 @@ def score_links(
     return tuple(sorted(scores, key=lambda score: (-score.score, -score.excess_ns, score.port)))
 
 
-def _combine(taken: float, drained: float | None, used: bool) -> tuple[float, float | None]:
+def _combine(taken: float, drain: Drain, used: bool) -> tuple[float, float | None]:
     """Score and rate. A queue that emptied at its full rate clears the port of a low rate, not of losing packets, so
     what messages say counts half there.
     """
     taken = min(taken, 1.0)
-    if drained is None:
+    if not drain.sure:
         return taken, 1 - taken if used else None
-    lacking = max(0.0, 1 - drained)
-    return max(lacking, taken / 2), drained
+    return max(drain.lack, taken / 2), drain.ratio
 
 
 def _typical_load(loads: Loads, ports: int) -> Floats:

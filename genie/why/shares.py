@@ -139,10 +139,9 @@ def _links(
     weight = even.copy()
     slowest = network.rates[port] <= network.slowest[flow][entry]
     weight[bytes_[entry] & ~slowest] = 0.0
-    for own, by in ((waits, _by_queue(queues, port, start[entry], end[entry])), (waits, taken[port])):
+    for by in (_by_queue(queues, port, start[entry], end[entry]), taken[port]):
         # the first evidence that says anything about a piece decides
-        total = np.add.reduceat(even * by, firsts)
-        decided = own & (total > 0)
+        decided = waits & (np.add.reduceat(even * by, firsts) > 0)
         weight = np.where(decided[entry], even * by, weight)
         waits = waits & ~decided
     weight /= np.add.reduceat(weight, firsts)[entry]
