@@ -44,7 +44,7 @@ def run(plan: Plan, *, reproduce: str, parent: str) -> experiment.RunResult:
             _race_arms(plan, folder, session, say, reproduce)
     except GenieError as error:
         if folder.arms():
-            folder.finish("aborted", error.message)
+            folder.finish("aborted", error.message, config.judge)
             _tell(plan, folder, parent)
         else:
             folder.mark_aborted(error.message)
@@ -53,7 +53,7 @@ def run(plan: Plan, *, reproduce: str, parent: str) -> experiment.RunResult:
         folder.mark_aborted("interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or repr(error))
         print(f"what was measured until then: genie report {shown_path(folder.path)}", file=sys.stderr)
         raise
-    result = folder.finish("finished")
+    result = folder.finish("finished", thresholds=config.judge)
     _tell(plan, folder, parent)
     runs = tuple(folder.arms().values())
     return experiment.RunResult(folder.path, None, _exit_code(result, config.expect), config, runs)

@@ -212,7 +212,7 @@ def finish_sweep(
     lines += [f"  {result.label}: {result.error}" for result in results if result.run is None and result.error]
     if runs:
         config = schema.parse_config(yaml.safe_load(runs[0].config_yaml))
-        judge_again(found.values(), Path(config.out))
+        judge_again(found.values(), Path(config.out), config.judge)
         cells = {slot.number: plan.cell_of(slot) for slot in plan.slots}
         factors = {
             path.absolute(): cells[number].factors for number, path in found.items() if number in cells and plan.factors
@@ -373,7 +373,9 @@ def _measure(plan: Plan, directory: RunDir, baseline: str) -> Judgement | None:
 
     if not any(directory.path.glob("events/*.evt")):
         return None
-    judgement = judge_and_store(directory, runs_root=Path(plan.config.out), baseline=baseline)
+    judgement = judge_and_store(
+        directory, runs_root=Path(plan.config.out), baseline=baseline, thresholds=plan.config.judge
+    )
     explain_and_store(directory)
     if plan.config.report.timeline:
         write_timeline(directory)

@@ -166,7 +166,7 @@ def _refuse_before_work(config: ExperimentConfig, hashes: Mapping[str, str]) -> 
     if config.run_dir and directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise ConfigError(f"{config.run_dir} exists and is not an empty directory", key="run_dir")
     if config.baseline not in ("auto", "none"):
-        named_baseline(config.baseline, hashes)
+        named_baseline(config.baseline, hashes, Path(config.out))
     name = _congestion_control(config)
     if name:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from genie.errors import ConfigError, closest
+from genie.results.thresholds import Thresholds
 from genie.sweep.config import SweepConfig
 from genie.units import parse_bytes, parse_ns, parse_rate_bps, parse_ratio
 
@@ -166,10 +167,10 @@ class ExperimentConfig:
     ``workload``, ``topology``, ``transport``, ``fabric`` are instances of the chosen kind's dataclass, ``choices``
     says which; ``fault`` maps names to faults, empty for a healthy run; ``collective`` is the CollectivesConfig.
     ``out`` is the folder of run directories; ``run_dir`` "" means ``out``/<time>-<name>. ``baseline`` is "auto",
-    "none" or a run directory. ``warmup`` iterations are run first and not measured. ``expect`` makes another verdict
-    exit with 1. ``timeout`` ends a run that makes no progress. ``protocol`` "aba" runs baseline, fault and baseline on
-    one fabric. ``allow_risk`` is the highest risk a fault may have. ``yes`` answers what would be asked.
-    ``choices`` is the one field that is no key.
+    "none", a run directory or the ``name`` of earlier runs. ``warmup`` iterations are run first and not measured.
+    ``expect`` makes another verdict exit with 1. ``timeout`` ends a run that makes no progress. ``protocol`` "aba"
+    runs baseline, fault and baseline on one fabric. ``allow_risk`` is the highest risk a fault may have. ``yes``
+    answers what would be asked. ``choices`` is the one field that is no key.
     """
 
     workload: Any
@@ -194,6 +195,7 @@ class ExperimentConfig:
     record: RecordConfig = RecordConfig()
     tracking: TrackingConfig = TrackingConfig()
     report: ReportConfig = ReportConfig()
+    judge: Thresholds = field(default_factory=Thresholds)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     yes: bool = False
     choices: Mapping[str, Choice] = field(default_factory=dict)

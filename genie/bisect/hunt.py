@@ -23,8 +23,9 @@ from genie.bisect.suspects import Suspect
 from genie.errors import GenieError, RankFailed, RunAborted
 from genie.plan import make_plan
 from genie.report.progress import Narrator
-from genie.results.compare import DEFAULT_THRESHOLDS, load_judgement
+from genie.results.compare import load_judgement
 from genie.results.rundir import RunDir
+from genie.results.thresholds import DEFAULT_THRESHOLDS
 from genie.schema import ExperimentConfig
 
 MOST_SPOILT = 3

@@ -20,8 +20,9 @@ from genie.preflight.perftest import Perftest
 from genie.preflight.prepared import Prepared
 from genie.preflight.progress import PreflightNarrator
 from genie.preflight.record import RUN_FOLDER, Matrices
-from genie.results.compare import DEFAULT_THRESHOLDS, load_judgement
+from genie.results.compare import load_judgement
 from genie.results.rundir import RunDir
+from genie.results.thresholds import DEFAULT_THRESHOLDS
 from genie.workload.generators.pairs import Pair
 
 

@@ -21,10 +21,8 @@ from pathlib import Path
 from genie.errors import ConfigError, GenieError
 from genie.results import statistics
 from genie.results.compare import (
-    DEFAULT_THRESHOLDS,
     Judgement,
     Slowdown,
-    Thresholds,
     WindowSlowdown,
     compare,
     load_judgement,
@@ -34,6 +32,7 @@ from genie.results.metrics import IterationTimes, Metrics
 from genie.results.records import from_plain, to_plain
 from genie.results.rundir import RunDir
 from genie.results.statistics import Estimate
+from genie.results.thresholds import DEFAULT_THRESHOLDS, Thresholds
 
 FILE_NAME = "aba.json"
 FORMAT = "genie-aba"
@@ -174,9 +173,9 @@ class AbaDir:
         beside.write_text(json.dumps(content, indent=1) + "\n")
         beside.replace(target)
 
-    def finish(self, status: str, reason: str = "") -> AbaResult:
+    def finish(self, status: str, reason: str = "", thresholds: Thresholds = DEFAULT_THRESHOLDS) -> AbaResult:
         """Compare what there is and store it with how it ended ("finished" or "aborted" with the reason)."""
-        result = compare_arms(self.arms(), self.record)
+        result = compare_arms(self.arms(), self.record, thresholds)
         self.write(replace(self.record, status=status, reason=reason, result=result))
         return result
 
@@ -248,15 +247,16 @@ def _with_slowdown(result: AbaResult, found: Mapping[str, Metrics], seed: int, t
         return result
     ours, pool = with_fault[0].each_ns, [times.each_ns for times in baselines]
     count = min(len(ours), sum(map(len, pool)))
+    taken = max(metrics.interference.ratio for metrics in found.values())
     median = weigh(
         "median", statistics.pooled_ratio(ours, pool, statistics.rows_median, seed),
-        statistics.between_runs_margin([times.median.value for times in baselines], thresholds.median_prior_sd),
-        thresholds, count >= thresholds.median_least_iterations,
+        statistics.between_runs([times.median.value for times in baselines], thresholds.median_prior_sd),
+        thresholds, count >= thresholds.median_least_iterations, taken,
     )  # fmt: skip
     p99 = weigh(
         "p99", statistics.pooled_ratio(ours, pool, statistics.rows_p99, seed),
-        statistics.between_runs_margin([times.p99.value for times in baselines], thresholds.p99_prior_sd),
-        thresholds, count >= thresholds.p99_least_iterations,
+        statistics.between_runs([times.p99.value for times in baselines], thresholds.p99_prior_sd),
+        thresholds, count >= thresholds.p99_least_iterations, taken,
     )  # fmt: skip
     exposed = None
     waited = [found[name].exposed_ns for name in ("a1", "a2") if name in found and found[name].exposed_ns]

@@ -15,10 +15,13 @@ from typing import Any
 
 from genie.errors import ConfigError, GenieError
 from genie.results import statistics
+from genie.results.collectives import CollectiveRow
+from genie.results.interference import widened
 from genie.results.metrics import Metrics, measure
 from genie.results.records import FaultOutcome, from_plain
 from genie.results.rundir import RunDir, find_runs
-from genie.results.statistics import Estimate
+from genie.results.statistics import Estimate, Spread
+from genie.results.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from genie.units import format_ns
 
 VERDICTS = ("measured", "ok", "degraded", "improved", "inconclusive", "invalid")
@@ -27,33 +30,18 @@ BASELINES_USED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
-    """When a difference counts. ``tolerance_ratio``: a slowdown below it never does. ``*_prior_sd``: what is assumed of
-    the spread (of logarithms) between healthy runs before there are several. ``*_least_iterations``: a median, a tail
-    needs at least so many. ``cpu_busy_ratio``: above it the emulator, not the network, sets the pace.
-    """
-
-    tolerance_ratio: float = 0.05
-    median_prior_sd: float = 0.025
-    p99_prior_sd: float = 0.06
-    median_least_iterations: int = 2
-    p99_least_iterations: int = 10
-    cpu_busy_ratio: float = 0.80
-
-
-DEFAULT_THRESHOLDS = Thresholds()
-
-
-@dataclass(frozen=True, slots=True)
 class Slowdown:
     """A number of this run over the baseline's (above 1: slower). ``margin_ratio`` is what chance may do between
     runs; ``verdict`` "ok", "degraded", "improved", "inconclusive", or "" where it is not judged (too few values).
+    ``effect_sd`` is the effect size: the ratio's logarithm in standard deviations of the difference between two healthy
+    runs.
     """
 
     name: str
     ratio: Estimate
     margin_ratio: float
     verdict: str
+    effect_sd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +51,14 @@ class RowSlowdown:
     kind: str
     comm: str
     bytes: int
+    ratio: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class KindSlowdown:
+    """All time that ranks spent in collectives of one kind, over the baseline's, for reading; of the rows both have."""
+
+    kind: str
     ratio: Estimate
 
 
@@ -79,7 +75,9 @@ class WindowSlowdown:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """This run against its baseline. ``healthy_runs`` is how many healthy runs the margins come from."""
+    """This run against its baseline. ``healthy_runs`` is how many healthy runs the margins come from. ``taken_ratio``:
+    what others took of the processors in the worse of the two runs, where it widened the margins; else 0.
+    """
 
     baseline: str
     baseline_run_id: str
@@ -89,6 +87,8 @@ class Comparison:
     exposed: Estimate | None
     collectives: tuple[RowSlowdown, ...]
     windowed: tuple[WindowSlowdown, ...] = ()
+    kinds: tuple[KindSlowdown, ...] = ()
+    taken_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,8 @@ def find_baselines(run: RunDir, runs_root: Path) -> list[RunDir]:
         if (
             other.path != run.path
             and manifest.run_id != own.run_id
-            and manifest.status == "finished"
-            and not manifest.faults
-            and manifest.verdict not in _UNFIT_BASELINES
             and dict(manifest.hashes) == dict(own.hashes)
-            and (other.path / "results.json").is_file()
+            and _is_healthy(other)
         ):
             found.append(other)
     return found
@@ -151,13 +148,14 @@ def compare(
     ours, theirs = run.iteration.each_ns, baseline.iteration.each_ns
     count = min(len(ours), len(theirs))
     enough, tail_enough = count >= thresholds.median_least_iterations, count >= thresholds.p99_least_iterations
+    taken = max(run.interference.ratio, baseline.interference.ratio)
     median = weigh(
         "median", statistics.ratio(ours, theirs, statistics.rows_median, seed),
-        statistics.between_runs_margin([i.median.value for i in pool], thresholds.median_prior_sd), thresholds, enough,
+        statistics.between_runs([i.median.value for i in pool], thresholds.median_prior_sd), thresholds, enough, taken,
     )  # fmt: skip
     p99 = weigh(
         "p99", statistics.ratio(ours, theirs, statistics.rows_p99, seed),
-        statistics.between_runs_margin([i.p99.value for i in pool], thresholds.p99_prior_sd), thresholds, tail_enough,
+        statistics.between_runs([i.p99.value for i in pool], thresholds.p99_prior_sd), thresholds, tail_enough, taken,
     )  # fmt: skip
     exposed = None
     if run.exposed_ns and baseline.exposed_ns and statistics.median(baseline.exposed_ns) > 0:
@@ -175,23 +173,56 @@ def compare(
             statistics.ratio(part, theirs, statistics.rows_median, seed) if part else None for part in parts.split(ours)
         )
         windowed.append(WindowSlowdown(parts.fault, inside, outside))
-    return Comparison(name, run_id, len(pool), median, p99, exposed, tuple(rows), tuple(windowed))
+    return Comparison(
+        name, run_id, len(pool), median, p99, exposed, tuple(rows), tuple(windowed), _kinds(run, base_rows, seed),
+        taken if taken > thresholds.interference_ratio else 0.0,
+    )  # fmt: skip
 
 
-def weigh(name: str, ratio: Estimate, margin: float, thresholds: Thresholds, judged: bool) -> Slowdown:
-    """A ratio with its verdict: what of its interval lies beyond what chance does. "" where not ``judged``."""
+def _kinds(run: Metrics, twins: Mapping[tuple[str, str, int], CollectiveRow], seed: int) -> tuple[KindSlowdown, ...]:
+    found: dict[str, list[tuple[CollectiveRow, CollectiveRow]]] = {}
+    for row in run.collectives:
+        if twin := twins.get((row.kind, row.comm, row.bytes)):
+            found.setdefault(row.kind, []).append((row, twin))
+    kinds = []
+    for kind, pairs in found.items():
+        ours, theirs = (_together([pair[side] for pair in pairs]) for side in (0, 1))
+        if ours and theirs and min(theirs) > 0:
+            kinds.append(KindSlowdown(kind, statistics.ratio(ours, theirs, statistics.rows_mean, seed)))
+    return tuple(kinds)
+
+
+def _together(rows: Sequence[CollectiveRow]) -> list[float]:
+    """Time in calls of these rows, iteration by iteration; of each row its mean, as often as it is called in one."""
+    length = min(len(row.by_iteration_ns) for row in rows)
+    counts = [row.calls / len(row.by_iteration_ns) for row in rows]
+    return [sum(row.by_iteration_ns[i] * count for row, count in zip(rows, counts, strict=True)) for i in range(length)]
+
+
+def weigh(
+    name: str, ratio: Estimate, spread: Spread, thresholds: Thresholds, judged: bool, taken: float = 0.0
+) -> Slowdown:
+    """A ratio with its verdict: what of its interval lies beyond what chance does. "" where not ``judged``.
+
+    ``taken`` is what others took of the processors. It widens that, but calls nothing equal: what only the wider limit
+    explains is inconclusive.
+    """
+    margin = widened(spread.margin_ratio, taken, thresholds.interference_ratio)
+    verdict = ""
+    if judged and not math.isnan(ratio.low):
+        verdict, wide = (_side(ratio, limit, thresholds) for limit in (spread.margin_ratio, margin))
+        verdict = verdict if verdict == wide else "inconclusive"
+    effect = spread.effect(ratio.value)
+    return Slowdown(name, ratio, margin, verdict, None if math.isnan(effect) else effect)
+
+
+def _side(ratio: Estimate, margin: float, thresholds: Thresholds) -> str:
     limit = 1 + max(thresholds.tolerance_ratio, margin)
-    if not judged or math.isnan(ratio.low):
-        verdict = ""
-    elif ratio.low > limit:
-        verdict = "degraded"
-    elif ratio.high < 1 / limit:
-        verdict = "improved"
-    elif ratio.low >= 1 / limit and ratio.high <= limit:
-        verdict = "ok"
-    else:
-        verdict = "inconclusive"
-    return Slowdown(name, ratio, margin, verdict)
+    if ratio.low > max(limit, thresholds.degraded_limit):
+        return "degraded"
+    if ratio.high < 1 / limit:
+        return "improved"
+    return "ok" if ratio.low >= 1 / limit and ratio.high <= limit else "inconclusive"
 
 
 def judge(
@@ -202,7 +233,7 @@ def judge(
     baseline: str = "auto",
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> Judgement:
-    """The verdict of a run. ``baseline`` is "auto" (search ``runs_root``), "none", or the path of a run directory.
+    """The verdict of a run. ``baseline`` is "auto" (search ``runs_root``), "none", or as `named_baseline` takes it.
 
     Raises GenieError for a named baseline that is not a measured healthy run of the same configuration.
     """
@@ -226,9 +257,11 @@ def judge(
     return Judgement(verdict, why, metrics, comparison)
 
 
-def judge_and_store(run: RunDir, *, runs_root: Path, baseline: str = "auto") -> Judgement:
+def judge_and_store(
+    run: RunDir, *, runs_root: Path, baseline: str = "auto", thresholds: Thresholds = DEFAULT_THRESHOLDS
+) -> Judgement:
     """`measure` and `judge` a run, write ``results.json``, note the verdict in the manifest."""
-    judgement = judge(run, measure(run), runs_root=runs_root, baseline=baseline)
+    judgement = judge(run, measure(run), runs_root=runs_root, baseline=baseline, thresholds=thresholds)
     run.write_results({"verdict": judgement.verdict, "why": judgement.why, **_content(judgement)})
     run.set_verdict(judgement.verdict)
     return judgement
@@ -244,18 +277,18 @@ def _baselines(run: RunDir, runs_root: Path, baseline: str) -> list[RunDir]:
     found = find_baselines(run, runs_root)[:BASELINES_USED]
     if baseline == "auto":
         return found
-    named = named_baseline(baseline, run.manifest.hashes)
+    named = named_baseline(baseline, run.manifest.hashes, runs_root)
     return [named, *(one for one in found if one.manifest.run_id != named.manifest.run_id)]
 
 
-def named_baseline(baseline: str, hashes: Mapping[str, str]) -> RunDir:
-    """The run directory that ``baseline=PATH`` names, if a run of ``hashes`` may be compared with it.
+def named_baseline(baseline: str, hashes: Mapping[str, str], runs_root: Path) -> RunDir:
+    """The run that ``baseline=`` names, if a run of ``hashes`` may be compared with it.
 
-    Raises ConfigError: it is no run directory, not healthy, not measured, or ran something else.
+    It is a directory, or the ``name=`` of runs below ``runs_root``, of which the newest that fits.
+
+    Raises ConfigError: there is no such run, or it is not healthy, not measured, or ran something else.
     """
-    if not baseline or not (Path(baseline) / "manifest.json").is_file():
-        raise ConfigError(f"expected auto, none or a run directory, found {baseline!r}", key="baseline")
-    named = RunDir.open(Path(baseline))
+    named = _named(baseline, hashes, runs_root)
     manifest = named.manifest
     if manifest.faults:
         raise ConfigError(f"{baseline} is not healthy: it had {', '.join(manifest.faults)}", key="baseline")
@@ -271,6 +304,29 @@ def named_baseline(baseline: str, hashes: Mapping[str, str]) -> RunDir:
             hint="run the same command with fault=[] for a healthy twin",
         )
     return named
+
+
+def _named(baseline: str, hashes: Mapping[str, str], runs_root: Path) -> RunDir:
+    if baseline and (Path(baseline) / "manifest.json").is_file():
+        return RunDir.open(Path(baseline))
+    called = [run for run in find_runs(runs_root) if run.manifest.name == baseline] if baseline else []
+    fit = [run for run in called if _is_healthy(run) and dict(run.manifest.hashes) == dict(hashes)]
+    if called:
+        return (fit or called)[0]  # one that does not fit, to say why not
+    raise ConfigError(
+        f"expected auto, none, a run directory, or the name= of a run in {runs_root}, found {baseline!r}",
+        key="baseline",
+    )
+
+
+def _is_healthy(run: RunDir) -> bool:
+    manifest = run.manifest
+    return (
+        manifest.status == "finished"
+        and not manifest.faults
+        and manifest.verdict not in _UNFIT_BASELINES
+        and (run.path / "results.json").is_file()
+    )
 
 
 def _why_invalid(
@@ -298,6 +354,9 @@ def _why_invalid(
             f"{what} {busy:.0%} busy (limit {thresholds.cpu_busy_ratio:.0%}), so they, "
             f"not the network, set the pace; {cure}"
         )
+    if metrics.interference.suspended_ns:
+        slept = format_ns(metrics.interference.suspended_ns)
+        return f"this machine was suspended for {slept} while the ranks ran, and so were they"
     known = {fault.name for fault in faults}
     for planned in run.manifest.faults:
         if planned not in known:
@@ -331,6 +390,8 @@ def _without_baseline(faults: Sequence[FaultOutcome], baseline: str) -> str:
 def _verdict(comparison: Comparison, metrics: Metrics, thresholds: Thresholds) -> tuple[str, str]:
     median, p99 = comparison.median, comparison.p99
     text = f"median {_said(median)}, p99 {_said(p99)}"
+    if comparison.taken_ratio:
+        text += f" (other work took {comparison.taken_ratio:.0%} of the processors, which widened what chance may do)"
     times = f" ({format_ns(metrics.iteration.median.value)} an iteration)" if metrics.iteration else ""
     limit = max(median.margin_ratio, thresholds.tolerance_ratio)
     if not median.verdict:

@@ -8,7 +8,7 @@ agreed start T. A number that was not recorded is None, never 0; what makes numb
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from genie.engine.wire import EVENT, EventType
 from genie.errors import GenieError
 from genie.results import statistics
 from genie.results.collectives import SEND_RECV, CollectiveRow, call_facts, collective_rows, instances
+from genie.results.interference import Interference, interference
 from genie.results.messages import MessageTimes, message_times
 from genie.results.ports import NOT_KNOWN, PortSamples
 from genie.results.records import FaultOutcome, JobOperators, PlanRecord
@@ -140,6 +141,7 @@ class Metrics:
     flags: tuple[str, ...] = ()
     windowed: tuple[WindowedTimes, ...] = ()
     clock_error_ns: int | None = None
+    interference: Interference = field(default_factory=Interference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,8 @@ def measure(run: RunDir) -> Metrics:
     )
     if messages and messages.unpaired:
         flags.append(f"{messages.unpaired} message records have no other half and are left out of completion times")
+    taken = interference(run.host(), job.cpu_ns.values()) if plan.one_clock else Interference()
+    flags += taken.notes
     return Metrics(
         world=plan.world,
         iterations_done=done,
@@ -219,15 +223,17 @@ def measure(run: RunDir) -> Metrics:
         flags=tuple(flags),
         windowed=windowed,
         clock_error_ns=clocks.error_ns if clocks else None,
+        interference=taken,
     )
 
 
 def load_records(
     run: RunDir, plan: PlanRecord, kinds: Sequence[EventType] = (), iterations: Sequence[int] = ()
 ) -> JobRecords:
-    """Events of all ranks, or of some ``kinds`` and ``iterations`` only. With one clock all are relative to the earliest start; where
-    hosts have their own, times are moved to the controller's and relative to its T, or, where nobody compared the
-    clocks, each is relative to its own host's T.
+    """Events of all ranks, or of some ``kinds`` and ``iterations`` only.
+
+    With one clock all are relative to the earliest start; where hosts have their own, times are moved to the
+    controller's and relative to its T, or, where nobody compared the clocks, each is relative to its own host's T.
     """
     clocks = None if plan.one_clock else run.clocks()
     found = {rank: run.events(rank) for rank in range(plan.world)}

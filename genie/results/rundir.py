@@ -69,10 +69,20 @@ class Manifest:
 class HostRecord:
     """``host.json``: the machine that ran the emulation. ``cores`` are those the run may use, ``samples`` are
     (CLOCK_MONOTONIC ns, share of them that was busy since the sample before, 0 to 1).
+
+    Over all of ``span_ns``: ``work_ns`` is their time in user and system mode, ``stolen_ns`` what the hypervisor gave
+    to others, ``own_ns`` what this process took itself. ``suspended_ns``: how long the machine slept;
+    ``clock_step_ns``: the largest jump of the wall clock.
     """
 
     cores: int
     samples: tuple[tuple[int, float], ...] = ()
+    span_ns: int = 0
+    work_ns: int = 0
+    stolen_ns: int = 0
+    own_ns: int = 0
+    suspended_ns: int = 0
+    clock_step_ns: int = 0
     kernel: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
 

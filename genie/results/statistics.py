@@ -139,15 +139,31 @@ def pooled_ratio(over: Sequence[float], unders: Sequence[Sequence[float]], stati
     return Estimate(value, float(low), float(high))
 
 
-def between_runs_margin(healthy: Sequence[float], prior_sd: float) -> float:
-    """Relative difference that two healthy runs may show by chance, at 95 %.
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How healthy runs differ among each other: ``sd`` of the logarithm, known with ``freedom`` degrees of freedom."""
+
+    sd: float
+    freedom: int
+
+    @property
+    def margin_ratio(self) -> float:
+        """Relative difference that two of them may show by chance, at 95 %: exp(t · s · √2) − 1."""
+        return math.exp(student_t(self.freedom) * self.sd * math.sqrt(2)) - 1
+
+    def effect(self, ratio: float) -> float:
+        """A ratio in standard deviations of the difference between two of them: ln r / (s · √2)."""
+        return math.log(ratio) / (self.sd * math.sqrt(2)) if ratio > 0 else math.nan
+
+
+def between_runs(healthy: Sequence[float], prior_sd: float) -> Spread:
+    """The spread between healthy runs.
 
     ``healthy`` holds one number a healthy run (its median, its p99). Their logarithms' variance is pooled with a prior
     of ``prior_sd`` worth `PRIOR_RUNS` degrees of freedom, so that one run (nothing known of the variance) gives a
-    conservative margin and more runs let the data speak: m = exp(t · s · √2) − 1.
+    conservative margin and more runs let the data speak.
     """
     logs = np.log([value for value in healthy if value > 0])
     freedom = max(0, len(logs) - 1)
     squares = float(((logs - logs.mean()) ** 2).sum()) if len(logs) else 0.0
-    pooled = (PRIOR_RUNS * prior_sd**2 + squares) / (PRIOR_RUNS + freedom)
-    return math.exp(student_t(PRIOR_RUNS + freedom) * math.sqrt(pooled) * math.sqrt(2)) - 1
+    return Spread(math.sqrt((PRIOR_RUNS * prior_sd**2 + squares) / (PRIOR_RUNS + freedom)), PRIOR_RUNS + freedom)

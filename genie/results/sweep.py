@@ -10,6 +10,7 @@ import yaml
 from genie.results.aba import AbaDir
 from genie.results.compare import judge_and_store, load_judgement
 from genie.results.rundir import RunDir
+from genie.results.thresholds import Thresholds
 
 
 def runs_below(path: Path) -> tuple[RunDir, ...]:
@@ -33,7 +34,7 @@ def responses(found: Mapping[int, Path]) -> dict[int, float]:
     return medians
 
 
-def judge_again(paths: Iterable[Path], runs_root: Path) -> None:
+def judge_again(paths: Iterable[Path], runs_root: Path, thresholds: Thresholds) -> None:
     """Runs that had no baseline when they ended, for it came later in the sweep's order, are compared now. Arms of a
     baseline/fault/baseline have theirs.
     """
@@ -44,4 +45,4 @@ def judge_again(paths: Iterable[Path], runs_root: Path) -> None:
         judgement = load_judgement(run)
         wanted = yaml.safe_load(run.config_yaml).get("baseline")
         if judgement is not None and judgement.comparison is None and wanted == "auto":
-            judge_and_store(run, runs_root=runs_root)
+            judge_and_store(run, runs_root=runs_root, thresholds=thresholds)

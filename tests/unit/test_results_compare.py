@@ -84,6 +84,34 @@ def test_a_named_baseline_is_taken(tmp_path):
     assert verdict(tmp_path / "here", run, baseline=str(other.path))[0] == "degraded"
 
 
+def test_a_baseline_by_the_name_of_its_runs(tmp_path):
+    baseline(tmp_path, name="golden")
+    newest = baseline(tmp_path, name="golden")
+    baseline(tmp_path, name="golden", hashes={"workload": "other"})
+    run = make_run(tmp_path, iteration_ms=times(2))
+    judgement = judge(run, measure(run), runs_root=tmp_path, baseline="golden")
+    assert judgement.comparison.baseline == newest.path.name
+    with pytest.raises(GenieError, match=r"expected auto, none, a run directory, or the name= of a run in .*'silver'"):
+        judge(run, measure(run), runs_root=tmp_path, baseline="silver")
+    baseline(tmp_path, name="other", hashes={"workload": "other"})
+    with pytest.raises(GenieError, match="ran something else"):
+        judge(run, measure(run), runs_root=tmp_path, baseline="other")
+
+
+def test_the_effect_size_and_the_slowdown_of_each_kind(tmp_path):
+    baseline(tmp_path)
+    run = make_run(tmp_path, iteration_ms=times(2))
+    found = judge(run, measure(run), runs_root=tmp_path).comparison
+    # One healthy run: the spread is the prior's 2.5 %, of a difference between two runs sqrt(2) times that.
+    assert found.median.effect_sd == pytest.approx(math.log(2) / (0.025 * math.sqrt(2)))
+    kinds = {kind.kind: kind.ratio for kind in found.kinds}
+    assert set(kinds) == {"all_gather", "all_reduce"}
+    assert kinds["all_gather"].value == pytest.approx(1), "of 1 ms in each"
+    # Half of an iteration without its last millisecond; rank 1 starts half a millisecond later.
+    assert kinds["all_reduce"].value == pytest.approx((20 - 1 - 0.25) / (10 - 1 - 0.25))
+    assert kinds["all_reduce"].low <= kinds["all_reduce"].value <= kinds["all_reduce"].high
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -336,7 +364,7 @@ def test_the_ratio_of_equal_samples_is_one():
     ids=["one run: the prior alone", "two equal runs", "nine equal runs", "two runs far apart"],
 )
 def test_the_margin_between_runs(healthy, margin):
-    assert statistics.between_runs_margin(healthy, 0.025) == pytest.approx(margin, rel=0.06)
+    assert statistics.between_runs(healthy, 0.025).margin_ratio == pytest.approx(margin, rel=0.06)
 
 
 def test_nine_seldom_false_alarms_between_healthy_runs():
@@ -345,6 +373,6 @@ def test_nine_seldom_false_alarms_between_healthy_runs():
     wrong = 0
     for _ in range(400):
         pool, run = np.exp(rng.normal(0, 0.025, size=3)), math.exp(rng.normal(0, 0.025))
-        limit = 1 + statistics.between_runs_margin(list(pool), 0.025)
+        limit = 1 + statistics.between_runs(list(pool), 0.025).margin_ratio
         wrong += not 1 / limit <= run / pool[0] <= limit
     assert wrong / 400 <= 0.06
