@@ -7,19 +7,22 @@ any case. Judges nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from genie import experiment
-from genie.errors import EnvironmentUnfit
+from genie.errors import EnvironmentUnfit, GenieError
 from genie.fabric.base import Fabric
 from genie.preflight import perftest
+from genie.preflight.hardware import counted
 from genie.preflight.measure import Samples, matrices_of, measure
-from genie.preflight.perftest import Perftest
+from genie.preflight.perftest import Perftest, Seat
 from genie.preflight.prepared import Prepared
 from genie.preflight.progress import PreflightNarrator
 from genie.preflight.record import RUN_FOLDER, Matrices
+from genie.rdma.rails import Rail
 from genie.results.compare import load_judgement
 from genie.results.rundir import RunDir
 from genie.results.thresholds import DEFAULT_THRESHOLDS
@@ -96,7 +99,19 @@ class EngineMeasuring:
         """One run on the fabric of the session."""
         plan = self._prepared.plan
         inner = replace(plan, config=replace(plan.config, run_dir=str(self._path)))
-        experiment.run_on(session, inner, say, reproduce=self._reproduce, parent=self._folder.name, baseline="none")
+        with counted(session.fabric, self._ports(session.fabric), self.notes):
+            experiment.run_on(session, inner, say, reproduce=self._reproduce, parent=self._folder.name, baseline="none")
+
+    def _ports(self, fabric: Fabric) -> list[tuple[str, Rail]]:
+        """The RDMA ports that ranks will use; none over another transport, or where they cannot be told."""
+        if self._prepared.plan.config.transport.name != "verbs":
+            return []
+        try:
+            seats = [seat for rail in seats_of(self._prepared, fabric) for seat in rail.values()]
+        except GenieError as error:
+            self.notes.append(f"hardware counters were not read: {error.message}")
+            return []
+        return [(seat.host, seat.rail) for seat in seats]
 
     def result(self) -> Measured:
         """From the run directory, if there is one."""
@@ -131,6 +146,7 @@ class PerftestMeasuring:
         self._prepared = prepared
         self._folder = folder
         self._tests: dict[str, Perftest] = {}
+        self.notes: list[str] = []
 
     def go(self, session: experiment.Session, say: PreflightNarrator) -> None:
         """Latency and bandwidth of each rail, repeat by repeat, so that an interruption leaves something of all."""
@@ -139,16 +155,9 @@ class PerftestMeasuring:
         logs = self._folder / "log"
         logs.mkdir(exist_ok=True)
         say.phase("looking at the hosts' RDMA devices")
-        for number, rail in enumerate(prepared.rails):
-            seats = {
-                place: perftest.seat(
-                    session.fabric,
-                    host,
-                    prepared.seats[host][number] if prepared.seats else None,
-                    config.transport.gid_index,
-                )
-                for place, host in enumerate(found.hosts)
-            }
+        ports = []
+        for rail, seats in zip(prepared.rails, seats_of(prepared, session.fabric), strict=True):
+            ports += [(seat.host, seat.rail) for seat in seats.values()]
             self._tests[rail] = Perftest(
                 session.fabric,
                 logs,
@@ -159,9 +168,10 @@ class PerftestMeasuring:
         say.phase("measuring with perftest")
         steps = (len(found.latency) * (settings.pings > 0) + 2 * len(found.bandwidth)) * settings.repeats
         say.begin(steps * len(prepared.rails))
-        for _ in range(settings.repeats):
-            for test in self._tests.values():
-                self._once(test, say)
+        with counted(session.fabric, ports, self.notes):
+            for _ in range(settings.repeats):
+                for test in self._tests.values():
+                    self._once(test, say)
 
     def _once(self, test: Perftest, say: PreflightNarrator) -> None:
         settings, found = self._prepared.settings, self._prepared.schedule
@@ -191,7 +201,19 @@ class PerftestMeasuring:
             for rail in self._prepared.rails
         )
         failed = [(rail, way, why) for rail, outcome in outcomes.items() for way, why in outcome.failed.items()]
-        return Measured(rails, tuple(failed))
+        return Measured(rails, tuple(failed), tuple(self.notes))
+
+
+def seats_of(prepared: Prepared, fabric: Fabric) -> list[dict[int, Seat]]:
+    """Each rail's port on every host, by place of the host. Raises GenieError naming the host that has none."""
+    hosts, gid_index = prepared.schedule.hosts, prepared.plan.config.transport.gid_index
+    found = []
+    for number in range(len(prepared.rails)):
+        rails = {host: prepared.seats[host][number] if prepared.seats else None for host in hosts}
+        with ThreadPoolExecutor(min(16, len(hosts))) as pool:
+            asked = [pool.submit(perftest.seat, fabric, host, rails[host], gid_index) for host in hosts]
+            found.append({place: answer.result() for place, answer in enumerate(asked)})
+    return found
 
 
 def _options(transport: Any) -> list[str]:

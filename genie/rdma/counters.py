@@ -8,7 +8,7 @@ or a limit. Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ _RXE = {
     "retry_rnr_exceeded_err": Meaning(GIVEN_UP, "requests given up after rnr_retry retries: a slow receiver"),
     "rcvd_rnr_err": Meaning(RNR, "RNR NAKs received: the peer had posted no receive"),
     "send_rnr_err": Meaning(RNR, "RNR NAKs sent: no receive was posted here"),
-    "send_err": Meaning(ERROR, "packets that could not be sent"),
+    "send_err": Meaning(ERROR, "packets that could not be sent at once: the interface's queue was full, or it is down"),
     "link_downed": Meaning(ERROR, "times that the link went down"),
 }
 _BNXT_RE = {
@@ -146,6 +146,13 @@ def driver_of(device: str, sysfs: Path = SYSFS) -> str:
     if (folder / "driver").exists():
         return _OF_MODULE.get((folder / "driver").resolve().name, "")
     return "rxe" if any((sysfs / device).glob("ports/*/hw_counters/completer_retry_err")) else ""
+
+
+def driver_by_names(names: Iterable[str]) -> str:
+    """The driver, by what its counters are called: for hosts that only show those. "" where none is known."""
+    own = set(names)
+    best = max(DRIVERS, key=lambda driver: len(own & DRIVERS[driver].keys()))
+    return best if own & DRIVERS[best].keys() else ""
 
 
 def read_counters(device: str, port: int = 1, sysfs: Path = SYSFS) -> dict[str, int]:

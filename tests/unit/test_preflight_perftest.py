@@ -13,6 +13,7 @@ from genie.fabric.base import Completed
 from genie.fabric.config import LoopbackConfig
 from genie.fabric.loopback import LoopbackFabric
 from genie.preflight import perftest
+from genie.preflight.hardware import counted, sentences
 from genie.preflight.perftest import Perftest, Seat, parse_bandwidth_bps, parse_latency_ns, rail_with_address
 from genie.rdma.model import read_verbs_list
 from genie.rdma.rails import Rail
@@ -158,3 +159,50 @@ def test_the_seat_is_the_rail_that_was_named_or_the_port_with_the_hosts_address(
 def test_a_host_that_cannot_be_seated_is_named(fabric, rail, error, message) -> None:
     with pytest.raises(error, match=message):
         perftest.seat(fabric, "h0", rail, -1)
+
+
+# -- what the ports counted meanwhile -----------------------------------------------------------------------------
+
+
+class Counting:
+    """A fabric whose hosts only show counters, which move each time that somebody looks."""
+
+    def __init__(self, steps: dict[str, list[dict[str, int] | None]]) -> None:
+        self._steps = {host: list(values) for host, values in steps.items()}
+
+    def run(self, host: str, argv, **_) -> Completed:
+        found = self._steps[host].pop(0)
+        if found is None:
+            raise RunAborted(f"{host} does not answer")
+        assert argv[0] == "grep"
+        return Completed(host, tuple(argv), 0, "".join(f"{argv[-1]}/{k}:{v}\n" for k, v in found.items()), "")
+
+
+RXE = {"sent_pkts": 5, "rcvd_seq_err": 0, "completer_retry_err": 7, "out_of_seq_request": 0, "send_err": 1}
+
+
+def test_a_port_that_lost_packets_is_noted_with_what_it_counted() -> None:
+    after = {**RXE, "sent_pkts": 900, "rcvd_seq_err": 3, "completer_retry_err": 9, "send_err": 400}
+    fabric, notes = Counting({"h0": [RXE, after], "h1": [RXE, RXE]}), []
+    with counted(fabric, [("h0", Rail("rxe0")), ("h1", Rail("rxe0", 2))], notes):
+        pass
+    (note,) = notes
+    assert note.startswith("h0 rxe0 counted rcvd_seq_err 3 (NAKs for a gap")
+    assert "completer_retry_err 2 (times that this side went back" in note
+    assert "send_err" not in note  # a full queue of one's own loses nothing
+
+
+def test_counters_that_cannot_be_read_are_said_and_end_nothing() -> None:
+    fabric, notes = Counting({"h0": [RXE, None]}), []
+    with counted(fabric, [("h0", Rail("rxe0"))], notes):
+        pass
+    assert notes == ["hardware counters are not complete: h0 does not answer"]
+    with counted(fabric, [], notes):  # nothing to ask
+        pass
+
+
+def test_many_ports_are_a_few_notes() -> None:
+    before = {(f"h{n}", Rail("rxe0")): RXE for n in range(20)}
+    after = {port: {**RXE, "out_of_seq_request": 1} for port in before}
+    assert len(sentences(before, after)) == 9
+    assert sentences(before, after)[-1] == "and 12 more ports counted such things"

@@ -252,6 +252,22 @@ def test_every_meaning_has_a_kind_and_a_name_that_its_driver_has() -> None:
     assert set(counters.DRIVERS["mlx5"]) < set(standin.MLX5_COUNTERS)
 
 
+@pytest.mark.parametrize(
+    ("names", "driver"),
+    [
+        (standin.RXE_COUNTERS, "rxe"),
+        (standin.MLX5_COUNTERS, "mlx5"),
+        (["ip4InDiscards", "cnpSent", "RxUDP"], "irdma"),
+        (["to_retransmits", "seq_err_naks_rcvd", "rx_pkts"], "bnxt_re"),
+        (["rx_drops", "retrans_pkts", "tx_pkts"], "efa"),
+        (["port_xmit_data"], ""),
+    ],
+    ids=["rxe", "mlx5", "irdma", "bnxt_re", "efa", "none"],
+)
+def test_a_driver_is_known_by_the_names_of_its_counters(names, driver) -> None:
+    assert counters.driver_by_names(names) == driver
+
+
 def test_only_what_moved_and_was_there_before_is_a_difference() -> None:
     assert counters.difference({"a": 1, "b": 2, "c": 3}, {"a": 4, "b": 2, "d": 9}) == {"a": 3}
 
