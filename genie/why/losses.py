@@ -26,6 +26,7 @@ LEAST_LOSS_RATIO = 3e-4
 _GRID = np.geomspace(1e-4, 0.3, 60)
 _PACKET_BYTES = 4096
 _LEAST_LIKELY = 0.01
+_TYPICAL_RATIO = 0.25
 _NO_COUNT = 0.05
 """Expected count where nothing is expected: nothing is quite impossible."""
 
@@ -125,8 +126,9 @@ def _compare(found: Floats, over: Floats, dropped: Floats, where: Floats) -> Flo
     total = over.sum(axis=0)
     known = (over * np.divide(dropped, total, out=np.zeros_like(total), where=total > 0)).sum(axis=1)
     sent = over.max(axis=1)
-    # what the middle host has is everybody's: the machine's, not a port's
-    typical = float(np.median(np.divide(found, sent, out=np.zeros_like(found), where=sent > 0)))
+    # what the better quarter of hosts has is everybody's: the machine's, not a port's
+    each_host = np.divide(found, sent, out=np.zeros_like(found), where=sent > 0)
+    typical = float(np.quantile(each_host, _TYPICAL_RATIO, method="lower"))
     expected = known + typical * sent + _NO_COUNT
     more = expected[None, :, None] + _GRID[:, None, None] * (over @ where)[None, :, :]
     each = found[None, :, None] * np.log(more / expected[None, :, None]) - (more - expected[None, :, None])

@@ -75,7 +75,7 @@ def unexplained_by_port(
     lost = np.bincount(flow, weights=idle, minlength=flows)
     some = time > 0
     ratio = np.divide(lost, time, out=np.zeros(flows), where=some)
-    base = float(np.quantile(ratio[some], _BASE_RATIO))
+    base = float(np.quantile(ratio[some], _BASE_RATIO, method="lower"))
     design = np.zeros((flows, len(network.ports)))
     design[np.repeat(np.arange(flows), np.diff(network.begin)), network.route_ports] = network.route_weights
     known = np.zeros(len(network.ports))

@@ -38,7 +38,8 @@ def test_compute_then_a_message(tmp_path: Path) -> None:
     assert why.pairs[0].slowdown == pytest.approx(4, rel=1e-3)
     assert why.iteration_ns == 30e6
     assert [(s.cause, s.start_ns / 1e6, s.rank, s.peer) for s in why.path] == [
-        ("compute", 0, 0, -1), ("stretch", 8, 0, -1), ("queueing", 10, 1, 0), ("serialization", pytest.approx(25, abs=1e-3), 1, 0)
+        ("compute", 0, 0, -1), ("stretch", 8, 0, -1), ("queueing", 10, 1, 0),
+        ("serialization", pytest.approx(25, abs=1e-3), 1, 0),
     ]  # fmt: skip
     assert why.path[2].route == ("h0/switch0", "switch0/h1")
 

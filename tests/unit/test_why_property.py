@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from why_maker import Job, T, call, compute, leaf_spine
+from why_maker import Job, call, compute, leaf_spine
 
 from genie import _native, workload
 from genie.collectives.config import CollectivesConfig
