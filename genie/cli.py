@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from genie.bisect.config import USAGE as BISECT_USAGE
 from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ConfigError, GenieError, closest
 from genie.report.command import USAGE as REPORT_USAGE
 from genie.why.command import USAGE as WHY_USAGE
@@ -226,6 +227,14 @@ def _preflight(arguments: list[str]) -> int:
     return command.run(arguments)
 
 
+def _bisect(arguments: list[str]) -> int:
+    if _wants_help(arguments, "bisect"):
+        return EXIT_OK
+    from genie.bisect import command
+
+    return command.run(arguments)
+
+
 def _faults(arguments: list[str]) -> int:
     from genie.faults import command
 
@@ -251,6 +260,7 @@ USAGE: Mapping[str, str] = {
         "usage: genie preflight [key=value ...]: how fast is each pair of hosts, and which is out of line?\n"
         "  keys: fabric, topology, transport and what else a run takes, and preflight.KEY (docs/preflight.md)"
     ),
+    "bisect": BISECT_USAGE,
     "trace": "usage: genie trace info|check PATH [key=value ...]: what a Chakra trace holds, if it can be replayed",
     "report": REPORT_USAGE,
     "why": WHY_USAGE,
@@ -263,6 +273,7 @@ COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "run": _run,
     "doctor": _doctor,
     "preflight": _preflight,
+    "bisect": _bisect,
     "trace": _trace,
     "report": _report,
     "why": _why,

@@ -27,6 +27,7 @@ _COMMANDS = (
     ("run", "run an experiment (the default, may be left out)"),
     ("doctor", "what this machine can do, and what to do about each no"),
     ("preflight", "measure each pair of hosts: bandwidth, latency, what is out of line"),
+    ("bisect", "find the guilty host, NIC, link, switch or change; --resume DIR goes on with a killed search"),
     ("trace info|check PATH", "what a Chakra trace holds, and whether it can be replayed"),
     ("report RUN_DIR [--log]", "show a run again; --log sends it to MLflow"),
     ("why RUN [--against RUN]", "what its iterations waited for, and which link or host is to blame"),

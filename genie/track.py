@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import re
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from urllib.parse import quote
 
 import yaml
 
+from genie.errors import GenieError
 from genie.report.aba import aba_markdown
 from genie.report.sweep import Factors, sweep_markdown
 from genie.report.terminal import render
@@ -37,6 +39,7 @@ from genie.schema import MlflowConfig
 POINTS_MOST = 1000
 ROWS_MOST = 50
 PORTS_MOST = 64
+PAGE = "report.html"
 GLANCE = "at_a_glance"
 GLANCE_NAMES = (
     "iteration_time_median_ms",
@@ -128,8 +131,9 @@ def log_aba(folder: AbaDir, config: MlflowConfig, *, out: Path, force: bool = Fa
         "aba.md",
         tags,
         _aba_metrics(result),
-        (folder.path / ABA_FILE,),
+        tuple(path for path in (folder.path / ABA_FILE, folder.path / PAGE) if path.is_file()),
         "FINISHED" if record.status == "finished" and result.verdict != "invalid" else "FAILED",
+        _charts(folder),
     )
     runs = [run for run in arms.values() if load_judgement(run) is not None]
     logged = _log_group(runs, group, config, out, f"genie report {folder.path} --log", force)
@@ -151,16 +155,18 @@ def log_alone(
     metrics: Mapping[str, float],
     artifacts: Sequence[Path],
     ok: bool,
+    runs: Sequence[RunDir] = (),
 ) -> Logged:
     """Log what is no run of a job (a preflight, say): ``note`` in Markdown, tags, metrics by name with unit, files.
 
-    ``kind`` is the tag that says what it is, with ``name``; ``later`` the command that logs it again. Never raises.
+    ``kind`` is the tag that says what it is, with ``name``; ``later`` the command that logs it again; ``runs`` are
+    nested below it. Never raises.
     """
     status = "FINISHED" if ok else "FAILED"
     page = {"mlflow.source.name": "genie", **tags}
     metrics = {_key(metric): value for metric, value in metrics.items()}
     group = _Group(f"genie.{kind}", name, note, f"{kind}.md", page, metrics, tuple(artifacts), status)
-    return _log_group((), group, config, out, later, force=False)
+    return _log_group(runs, group, config, out, later, force=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,7 @@ class _Group:
     metrics: Mapping[str, float] = field(default_factory=dict)
     artifacts: tuple[Path, ...] = ()
     status: str = "FINISHED"
+    charts: Mapping[str, str] = field(default_factory=dict)
 
 
 def _log_group(
@@ -191,6 +198,17 @@ def _log_group(
         problem = f"{len(failed)} of {len(runs)} runs are not logged: {failed[0]}"
         return Logged(uri, parent.run_id, parent.experiment_id, parent.look, problem)
     return parent
+
+
+def _charts(run: RunDir | AbaDir) -> Mapping[str, str]:
+    """The charts of a page that was written, as SVG by name; nothing where pages are switched off."""
+    if not (run.path / PAGE).is_file():
+        return {}
+    from genie.report.html import charts
+
+    with contextlib.suppress(GenieError):  # a file was damaged since: what is logged is still the run
+        return charts(run)
+    return {}
 
 
 def _aba_metrics(result: AbaResult) -> dict[str, float]:
@@ -294,6 +312,7 @@ class _Store:
     def log(self, run: RunDir, judgement: Judgement, parent: str, force: bool) -> Logged:
         """Everything about one run. A half-written earlier attempt is removed, a complete one is kept."""
         manifest = run.manifest
+        charts = _charts(run)
         for earlier in self._find("genie.run_id", manifest.run_id):
             if earlier.info.status != "RUNNING" and not force:
                 return self._logged(earlier.info.run_id)
@@ -308,13 +327,23 @@ class _Store:
             self.client.log_batch(run_id, params=batch)
         for batch in _chunks(list(_metrics(judgement, started)), 1000):
             self.client.log_batch(run_id, metrics=batch)
-        for name in ("results.json", "config.yaml", "plan.json", "manifest.json", "timeline.json.gz"):
+        for name in ("results.json", "config.yaml", "plan.json", "manifest.json", "timeline.json.gz", PAGE):
             if (run.path / name).is_file():
                 self.client.log_artifact(run_id, str(run.path / name))
+        self._log_charts(run_id, charts)
         self.client.log_text(run_id, render(run, width=100), "report.txt")
         ended = (manifest.ended_ns or time.time_ns()) // 1_000_000
         self.client.set_terminated(run_id, status=_STATUS.get(run.status[0], "FAILED"), end_time=ended)
         return self._logged(run_id)
+
+    def _log_charts(self, run_id: str, charts: Mapping[str, str]) -> None:
+        """The charts of the page as pictures below ``charts``: one upload, MLflow's page shows each."""
+        if not charts:
+            return
+        with tempfile.TemporaryDirectory(prefix="genie-charts-") as folder:
+            for name, picture in charts.items():
+                (Path(folder) / f"{name}.svg").write_text(picture, encoding="utf-8")
+            self.client.log_artifacts(run_id, folder, "charts")
 
     def log_parent(self, runs: Sequence[RunDir], group: _Group) -> Logged:
         """The run that holds others; made once for a name."""
@@ -337,6 +366,7 @@ class _Store:
         self.client.log_text(run_id, group.note, group.file)
         for path in group.artifacts:
             self.client.log_artifact(run_id, str(path))
+        self._log_charts(run_id, group.charts)
         self.client.set_terminated(run_id, status=group.status)
         if not runs:
             return self._logged(run_id)

@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from genie.errors import ConfigError
 from genie.units import parse_ns
 
+USAGE = """\
+usage: genie bisect [key=value ...]: which host, NIC, link or switch makes jobs slow?
+       genie bisect bisect.changes=[CHANGE,...] ...: which change of the configuration does?
+       genie bisect --resume DIR: go on with a search that was killed
+  keys: fabric, topology, transport and what else a run takes, and bisect.KEY (docs/bisect.md)"""
+
 
 @dataclass(frozen=True, slots=True)
 class BisectConfig:
@@ -26,7 +32,8 @@ class BisectConfig:
 
     With ``changes``, a list of overrides between a good and a bad state (entries of several go together in one text),
     it looks for the guilty ones of these instead. A run is bad if its median iteration is more than ``worse_ratio``
-    longer than the good state's. ``resume`` is the folder of a search to go on with.
+    longer than the good state's. ``run`` is the directory of a slow run: suspects are ordered by what it says of links
+    and hosts.
     """
 
     confidence: float = 0.98
@@ -38,14 +45,14 @@ class BisectConfig:
     duty: float = 0.2
     intermittent_ratio: float = 0.3
     compute: bool = True
-    time: str = "400ms"
+    time: str = "300ms"
     message_bytes: int = 64 * 1024
     margin_ratio: float = 0.06
     losses: int = 1
     compute_margin_ratio: float = 0.1
     changes: tuple[str, ...] = ()
     worse_ratio: float = 0.05
-    resume: str = ""
+    run: str = ""
 
     def __post_init__(self) -> None:
         if parse_ns(self.time, key="time") < 1_000_000:

@@ -39,7 +39,6 @@ class BisectJournal:
             if lines and lines[0] != header:
                 raise ConfigError(
                     f"{self.path} is the journal of another search: {_difference(lines[0], header)}",
-                    key="bisect.resume",
                     hint="go on with the words that began it, or begin a new one",
                 )
             self.entries = tuple(lines[1:])
@@ -75,9 +74,9 @@ def _read(line: bytes, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise ConfigError(f"{path} is damaged: {line[:80]!r} is no JSON", key="bisect.resume") from error
+        raise ConfigError(f"{path} is damaged: {line[:80]!r} is no JSON") from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} is damaged: {line[:80]!r} is no object", key="bisect.resume")
+        raise ConfigError(f"{path} is damaged: {line[:80]!r} is no object")
     return value
 
 

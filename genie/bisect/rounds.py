@@ -8,6 +8,7 @@ gives; `genie.bisect.search` calls it with what `genie.bisect.paths` knows of th
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,12 @@ Pair = tuple[int, int]
 
 DRAWS = 24
 SWAPS = 48
+
+WAVE_COST_BITS = 0.1
+"""What a wave has to tell to be worth its time."""
+
+LEAST_PAIR_BITS = 0.02
+"""A pair that tells less than this part of what the best pair of its probe does is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +80,12 @@ def _load(ground: Ground, pair: Pair) -> dict[str, int]:
 def best(
     ground: Ground,
     worth: Callable[[Sequence[Question]], float],
+    bits: Callable[[Question], float],
     rng: random.Random,
-    *,
-    most_waves: int = 0,
 ) -> tuple[Pair, ...]:
-    """The pairing of the highest worth that was found; deterministic for a state of ``rng``.
+    """The pairing of the highest worth that was found, less what its waves cost; deterministic for a state of ``rng``.
 
-    ``most_waves`` above 0 leaves out the last pairs of pairings that need more.
+    ``bits`` is what a single question tells: pairs that tell nothing are left out.
     """
     if len(ground.hosts) < 2:
         return ()
@@ -87,21 +93,30 @@ def best(
 
     def pairs_of(places: Sequence[int]) -> tuple[Pair, ...]:
         made = [(min(p), max(p)) for p in zip(places[::2], places[1::2], strict=False)]
-        if most_waves:
-            made = [pair for wave in waves(ground, made)[:most_waves] for pair in wave]
-        return tuple(made)
+        value = {pair: sum(bits(question) for question in ground.questions([pair])) for pair in made}
+        telling = [pair for pair in made if value[pair] >= LEAST_PAIR_BITS * max(value.values())]
+        return tuple(sorted(telling, key=lambda pair: (-value[pair], pair)))
 
-    found: tuple[float, list[int]] = (-1.0, order)
+    def score(places: Sequence[int]) -> float:
+        pairs = pairs_of(places)
+        return worth(ground.questions(pairs)) - WAVE_COST_BITS * len(waves(ground, pairs))
+
+    found: tuple[float, list[int]] = (-math.inf, order)
     for _ in range(DRAWS):
         rng.shuffle(order)
-        value = worth(ground.questions(pairs_of(order)))
+        value = score(order)
         if value > found[0]:
             found = (value, list(order))
     for _ in range(SWAPS):
         trial = list(found[1])
         i, j = rng.sample(range(len(trial)), 2)
         trial[i], trial[j] = trial[j], trial[i]
-        value = worth(ground.questions(pairs_of(trial)))
+        value = score(trial)
         if value > found[0]:
             found = (value, trial)
     return pairs_of(found[1])
+
+
+def round_text_of(pair: Pair, size: int) -> str:
+    """One pair as the value of ``workload.bandwidth_rounds`` on a command line."""
+    return f'["{pair[0]}-{pair[1]}:{size}"]'

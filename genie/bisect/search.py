@@ -85,7 +85,6 @@ class Search:
         )
         self.universe = (*self._compute, *(ground.question(*ends) for ends in ground.flows))
         self.belief = Belief(suspects, noise, self.universe, most_culprits=most_culprits)
-        self._gains: list[float] = []
         self._made: tuple[tuple[int, int], Probe] | None = None
 
     def next(self) -> Probe | None:
@@ -96,10 +95,8 @@ class Search:
 
     def learn(self, answers: Sequence[Answer]) -> None:
         """Take the answers of one probe in. None of them: it was spoilt, and counts nevertheless."""
-        before = self.belief.entropy_bits()
         self.belief.learn(answers)
         self.probes += 1
-        self._gains.append(before - self.belief.entropy_bits())
 
     def conclusion(self) -> Conclusion | None:
         """What came out; None while it is worth going on."""
@@ -113,11 +110,10 @@ class Search:
         return None
 
     def probes_left(self) -> int:
-        """About how many more: what is not known yet over what a probe has told so far, at least one."""
+        """About how many more: what is not known yet over what the next probe may tell, at least one."""
         if self.conclusion() is not None:
             return 0
-        told = max(self._gains, default=0.0)
-        per_probe = max(0.5, told * 0.7 if told > 0 else self._candidate().cut_bits * 0.7)
+        per_probe = max(0.5, 0.7 * self._candidate().cut_bits)
         return min(self.limits.probes - self.probes, max(1, math.ceil(self.belief.entropy_bits() / per_probe)))
 
     def shortlist(self, count: int = 5) -> list[tuple[Suspect, float]]:
@@ -135,7 +131,7 @@ class Search:
             return self._made[1]
         chooser = Chooser(self.belief)
         rng = random.Random(f"bisect {self._seed} {self.probes}")  # noqa: S311 - a choice, not a secret
-        pairs = best(self.ground, chooser.worth, rng)
+        pairs = best(self.ground, chooser.worth, chooser.single_bits, rng)
         flows = tuple(self.ground.questions(pairs))
         repeats = REPEATS if self._doubt_of_duty() > 0.5 else 1
         network = Probe(self.probes, "network", pairs, flows, chooser.cut_bits(flows), repeats)

@@ -53,6 +53,8 @@ def run(arguments: Sequence[str]) -> int:
         return _aba(asked)
     if (asked.path / "preflight.json").is_file():
         return _preflight(asked)
+    if (asked.path / "bisect.json").is_file():
+        return _bisect(asked)
     from genie.results.rundir import RunDir
 
     if not (asked.path / "manifest.json").is_file():
@@ -153,6 +155,14 @@ def _preflight(asked: Request) -> int:
 
     options = ({"--log"} if asked.log else set()) | ({asked.show} if asked.show else set())
     return command.report(asked.path, options)
+
+
+def _bisect(asked: Request) -> int:
+    if asked.show not in ("", "--json"):
+        raise ConfigError(f"a bisect cannot be shown as {asked.show}", hint=f"genie report {asked.path}")
+    from genie.bisect import command
+
+    return command.show(asked.path, as_json=bool(asked.show), log_it=asked.log)
 
 
 def _write(file: str, text: str) -> None:
