@@ -19,7 +19,8 @@ from pathlib import Path
 
 from genie.errors import GenieError
 from genie.report.html.aba import aba_page
-from genie.report.html.page import render
+from genie.report.html.figure import alone
+from genie.report.html.page import figures, render
 from genie.report.html.run import run_page
 from genie.results.aba import AbaDir
 from genie.results.rundir import RunDir
@@ -35,6 +36,12 @@ def render_report(run: RunDir) -> str:
 def render_aba_report(folder: AbaDir) -> str:
     """The report of a baseline/fault/baseline as HTML. Raises as `render_report`."""
     return render(aba_page(folder))
+
+
+def charts(run: RunDir | AbaDir) -> dict[str, str]:
+    """Every chart of the page as an SVG file of its own, by the name that it has in the page. Raises GenieError."""
+    page = run_page(run) if isinstance(run, RunDir) else aba_page(run)
+    return {figure.key: alone(figure) for figure in figures(page)}
 
 
 def write_report(run: RunDir | AbaDir) -> Path:

@@ -21,6 +21,8 @@ GROUPS = {
 }  # fmt: skip
 """Cause → style and name in the drawing of a path; the table has each cause by itself."""
 ROWS_MOST = 10
+SCORE_LEAST = 0.02
+"""Links and hosts with less than this against them are not listed; why.json has all."""
 SEGMENTS_MOST = 600
 
 
@@ -136,18 +138,18 @@ def _segment_words(segment: Segment) -> str:
 
 
 def _tables(why: Why) -> Iterator[Block]:
-    suspects = [score for score in why.link_scores if score.score > 0][:ROWS_MOST]
+    suspects = [score for score in why.link_scores if score.score >= SCORE_LEAST][:ROWS_MOST]
     if suspects:
         yield Block(
             heading="Links under suspicion",
             table=Table(
                 ("port", "score", "rate it seems to have", "costs an iteration", "messages", "lost", "why"),
                 tuple(_link_row(score) for score in suspects),
-                "score: share of its rate that a port seems to lack, by all evidence together",
+                "score: share of its rate that a port seems to lack, by all evidence together; why.json has every port",
                 names=9,
             ),
         )
-    hosts = [score for score in why.host_scores if score.score > 0][:ROWS_MOST]
+    hosts = [score for score in why.host_scores if score.score >= SCORE_LEAST][:ROWS_MOST]
     if hosts:
         rows = tuple(
             (score.host, f"{score.score:.2f}", "" if score.stretch is None else f"{score.stretch:.2f}x",
@@ -162,7 +164,7 @@ def _tables(why: Why) -> Iterator[Block]:
         late = tuple(
             (s.comm or "world", str(s.rank), s.host, f"{s.last} of {s.calls}", format_ns(s.lateness_ns),
              format_ns(s.cost_ns))
-            for s in why.stragglers[:ROWS_MOST]
+            for s in why.stragglers[:5]
         )  # fmt: skip
         head = ("communicator", "rank", "host", "last to start", "late by", "costs an iteration")
         yield Block(heading="Who is waited for", table=Table(head, late, names=3))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genie.report.html import heat
-from genie.report.html.figure import NARROW, WIDE, Canvas, Figure, Plot, Table, figure, path_of
+from genie.report.html.figure import CHARACTER, NARROW, WIDE, Canvas, Figure, Plot, Table, figure, path_of, shortened
 from genie.report.html.heat import Floats
 from genie.report.html.material import Material
 from genie.report.html.scale import Linear, Unit, size_unit, time_unit
@@ -137,8 +137,9 @@ def links(material: Material, series: PortSeries) -> Figure | None:
     mean = material.end_ns
     rows = tuple(_port_row(totals[n], rates[n] if known else None, mean) for n in order if n < len(totals))
     head = ("port", "rate", "sent", "mean use", "queue p50", "queue p99", "queue max", "CE marks", "drops")
-    reading = "Each row is a port, named by its node and the node it leads to. A slow link is busy while its "
-    reading += "neighbours wait for it. Ports of a fault are bold."
+    reading = "Each row is a port, named by its node and the node it leads to; those of a fault are bold."
+    if known:
+        reading += " A link that has lost rate never reaches the upper shades, a crowded one stays there."
     return figure("links", "Links over time", reading, draw, Table(head, rows), said)
 
 
@@ -196,13 +197,17 @@ def queues(material: Material, series: PortSeries) -> Figure | None:
         canvas = Canvas(width, 0, "queue depth of the deepest ports over time, CE marks and drops")
         clock, unit = time_unit(end), size_unit(largest)
         canvas.text(4, 14, f"queue ({unit.name}): deepest sample of each {format_ns(series.slot_ns)}", "quiet")
+        if material.windows:
+            canvas.rect(4, 22, 12, 12, "window")
+            names = ", ".join(dict.fromkeys(window.fault for window in material.windows))
+            canvas.text(22, 32, shortened(f"in effect: {names}", int((width - 30) / CHARACTER)))
         x = Linear(0, end, 58, width - 12)
-        top = 14.0
-        for number, port in enumerate(chosen):
+        top = 32.0 if material.windows else 14.0
+        for port in chosen:
             plot = Plot(58, top + 22, width - 12, top + 76)
             y = Linear(0, largest * 1.06, plot.bottom, plot.top)
             name = plan.ports[port] + (" (of a fault)" if plan.ports[port] in faulty else "")
-            _panel(canvas, plot, x, y.ticks(unit, 2), name, material, named=number == 0)
+            _panel(canvas, plot, x, y.ticks(unit, 2), name, material)
             canvas.path(_area(series.depth_bytes[port], x, y, series.slot_ns), "f0")
             top = plot.bottom
         for name, values in lower:
@@ -210,7 +215,7 @@ def queues(material: Material, series: PortSeries) -> Figure | None:
             seen = float(np.nanmax(values))
             y = Linear(0, max(seen, 3.0) * 1.1, plot.bottom, plot.top)
             title = f"{name} of all ports in each {format_ns(series.slot_ns)} ({_packets(name)})"
-            _panel(canvas, plot, x, y.ticks(Unit(1.0, ""), 3), title, material, named=False)
+            _panel(canvas, plot, x, y.ticks(Unit(1.0, ""), 3), title, material)
             if not seen:
                 canvas.text(plot.left + 8, plot.bottom - 8, "none", "quiet")
             canvas.path(_bars(values, x, y, series.slot_ns), "f1")
@@ -252,13 +257,12 @@ def _panel(
     ticks: Sequence[tuple[float, str]],
     name: str,
     material: Material,
-    named: bool,
 ) -> None:
     """One of several plots above each other, its name at the right."""
     for at, label in ticks:
         canvas.line(plot.left, at, plot.right, at, "grid")
         canvas.text(plot.left - 6, at + 4, label, "quiet", "end")
-    plot.windows(canvas, material.windows, x, named=named)
+    plot.windows(canvas, material.windows, x, named=False)
     canvas.line(plot.left, plot.bottom, plot.right, plot.bottom, "axis")
     canvas.text(plot.right, plot.top - 4, name, "", "end")
 
