@@ -91,7 +91,7 @@ class HostFacts:
     """What one host said of itself. ``management``: interfaces that faults must leave alone (the default route's, and
     the one the ssh connection came by). ``seen_from``: our own address as the host sees it. ``lock``: whose run has the
     host; ``warden``: the file of a fault's warden that lives there; "" for none. ``marks``: thresholds of interfaces
-    whose red marks.
+    whose red marks. ``rdma``: interface → the port of an RDMA device behind it, "mlx5_0:1".
     """
 
     name: str
@@ -113,6 +113,7 @@ class HostFacts:
     lock: str = ""
     warden: str = ""
     marks: Mapping[str, Ecn] = field(default_factory=dict)
+    rdma: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +333,10 @@ for d in /sys/class/net/*; do
   i=${d##*/}
   echo if $i $(cat $d/ifindex) $(cat $d/mtu) $(cat $d/speed 2>/dev/null || echo -1) $(cat $d/operstate)
 done
+for d in /sys/class/infiniband/*/ports/*; do
+  i=$(cat $d/gid_attrs/ndevs/0 2>/dev/null) || continue
+  r=${d#/sys/class/infiniband/}; echo rdma $i ${r%%/*}:${r##*/}
+done
 ip -o -4 addr show 2>/dev/null | awk '{ print "addr", $2, $4 }'
 p=STATE; while [ ! -d "$p" ]; do p=$(dirname "$p"); done
 echo free $(df -Pk "$p" | awk 'NR == 2 { print $4 }')
@@ -383,7 +388,7 @@ def _ask(links: SshLinks, entry: HostEntry) -> HostFacts | str:
 def judge_facts(entry: HostEntry, text: str) -> HostFacts | str:
     """The facts that `_LOOK` printed, or the sentence why this host cannot serve. Pure."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
-    found = {words[0]: words[1:] for words in lines if words[0] not in ("tool", "if", "addr", "default")}
+    found = {words[0]: words[1:] for words in lines if words[0] not in ("tool", "if", "addr", "default", "rdma")}
     interfaces = {words[1]: words[2:] for words in lines if words[0] == "if" and len(words) >= 5}
     addresses = [(words[1], words[2].partition("/")[0]) for words in lines if words[0] == "addr" and len(words) >= 3]
     tools = frozenset(words[1] for words in lines if words[0] == "tool")
@@ -425,6 +430,7 @@ def judge_facts(entry: HostEntry, text: str) -> HostFacts | str:
         lock=describe_holder(" ".join(found["lock"])) if "lock" in found else "",
         warden=" ".join(found.get("warden", [])),
         marks=marking_queues("".join(found.get("queues", []))),
+        rdma={words[1]: words[2] for words in lines if words[0] == "rdma" and len(words) == 3},
     )
 
 

@@ -25,7 +25,6 @@ from genie.preflight.record import RUN_FOLDER, Matrices
 from genie.rdma.rails import Rail
 from genie.results.compare import load_judgement
 from genie.results.rundir import RunDir
-from genie.results.thresholds import DEFAULT_THRESHOLDS
 from genie.workload.generators.pairs import Pair
 
 
@@ -120,18 +119,18 @@ class EngineMeasuring:
             return Measured(tuple(matrices_of(rail, hosts, Samples()) for rail in rails), notes=notes)
         run = RunDir.open(self._path)
         found = measure(run, hosts, rails, dilation=self._prepared.plan.time_dilation)
-        doubt, busy = _doubts(run)
+        doubt, busy = _doubts(run, self._prepared.plan.config.judge.cpu_busy_ratio)
         return Measured(found, notes=notes, doubt=doubt, busy=busy)
 
 
-def _doubts(run: RunDir) -> tuple[str, str]:
+def _doubts(run: RunDir, most_busy: float) -> tuple[str, str]:
     """Why the run may not be believed, and why what is slow in it may be the fault of its CPUs."""
     judgement = load_judgement(run)
     if judgement is None or judgement.verdict != "invalid":
         return "", ""
     metrics = judgement.metrics
     load = metrics.cpu_busy_ratio
-    if load is None or load <= DEFAULT_THRESHOLDS.cpu_busy_ratio or metrics.events_dropped or metrics.iteration is None:
+    if load is None or load <= most_busy or metrics.events_dropped or metrics.iteration is None:
         return judgement.why, ""
     absent = [f"{fault.name}: {why}" for fault in run.faults() if (why := fault.why_not_in_effect())]
     return "; ".join(absent), judgement.why

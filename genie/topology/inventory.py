@@ -43,9 +43,15 @@ def _node(entry: HostEntry, facts: HostFacts | None) -> Node:
     attributes = {"platform": entry.platforms[0]}
     if facts is not None:
         attributes |= {"cpus": str(facts.cpus), "kernel": facts.kernel}
-    if entry.rdma_devices:
-        attributes["rdma_devices"] = ",".join(entry.rdma_devices)
+    if rails := entry.rdma_devices or _rails_of_cables(entry, facts):
+        attributes["rdma_devices"] = ",".join(rails)
     return Node(entry.name, entry.role, attributes)
+
+
+def _rails_of_cables(entry: HostEntry, facts: HostFacts | None) -> tuple[str, ...]:
+    """The RDMA ports behind a host's cables, in their order; () where one of them has none, or no cable is told."""
+    behind = [facts.rdma.get(interface, "") for interface in entry.links] if facts is not None else []
+    return tuple(behind) if all(behind) else ()
 
 
 def _port(found: Survey, node: str, peer: str, interface: str, rate_bps: int) -> Port:

@@ -111,6 +111,7 @@ default eth0
 if eth0 2 1500 1000 up
 if eth1 3 9000 100000 up
 if eth2 4 9000 -1 down
+rdma eth1 mlx5_0:1
 addr lo 127.0.0.1/8
 addr eth0 192.0.2.1/24
 addr eth1 10.0.0.1/24
@@ -126,6 +127,7 @@ def test_a_hosts_words_become_facts():
     assert (facts.interface, facts.ifindex, facts.mtu, facts.rate_bps) == ("eth1", 3, 9000, 100_000_000_000)
     assert facts.management == {"eth0"}
     assert facts.seen_from == "192.0.2.254"
+    assert facts.rdma == {"eth1": "mlx5_0:1"}
     assert (facts.cpus, facts.free_bytes, facts.lock) == (16, 1 << 30, "")
 
 
@@ -181,6 +183,19 @@ def test_rails_that_the_inventory_names_are_an_attribute_of_the_host(tmp_path):
     network = draw(surveyed(tmp_path, host("a", rdma_devices=("mlx5_0", "mlx5_1:2")), host("b")))
     assert network.nodes[0].attributes["rdma_devices"] == "mlx5_0,mlx5_1:2"
     assert "rdma_devices" not in network.nodes[1].attributes
+
+
+def test_cables_name_the_rails_where_nobody_else_does(tmp_path):
+    two = {"eth1": "leaf0/Ethernet0", "eth2": "leaf0/Ethernet8"}
+    leaf = host("leaf0", role="leaf", platforms=("sonic",), links={"Ethernet4": "b/eth1"}, rate_bps=40_000_000_000)
+    found = surveyed(tmp_path, host("a", links=two), host("b", links={"eth1": "leaf0/Ethernet4"}), leaf)
+    behind = {"eth1": "mlx5_0:1", "eth2": "mlx5_1:1", "eth0": "mlx5_2:1"}
+    facts = {"a": replace(found.facts["a"], rdma=behind), "b": replace(found.facts["b"], rdma={"eth0": "mlx5_9:1"})}
+    network = draw(replace(found, facts=facts))
+    assert network.nodes[0].attributes["rdma_devices"] == "mlx5_0:1,mlx5_1:1"
+    assert "rdma_devices" not in network.nodes[1].attributes  # its cable is of an interface without an RDMA port
+    told = tuple(replace(entry, rdma_devices=("mlx5_7",)) if entry.name == "a" else entry for entry in found.entries)
+    assert draw(replace(found, entries=told, facts=facts)).nodes[0].attributes["rdma_devices"] == "mlx5_7"
 
 
 def test_hosts_without_cables_hang_on_one_opaque_node(tmp_path):
