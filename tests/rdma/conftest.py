@@ -1,11 +1,17 @@
 """One lab with Soft-RoCE for all tests of this folder, booted when the first of them asks for it (docs/lab.md)."""
 
+import os
+from pathlib import Path
+
 import lab as lab_module
 import parts
 import pytest
+import roce
 import switch
 import verbs_layer
+from held import Machines
 from lab_fixtures import booted_from, restored
+from lab_runs import until
 from roce import RATE_MBPS
 
 __all__ = ["booted_from"]
@@ -27,8 +33,17 @@ def no_switch():
 
 
 @pytest.fixture(scope="session")
-def lab(booted_from, rdma_options, no_switch, tmp_path_factory):
-    """Two machines with Soft-RoCE on their wire, and at a switch where there can be one; they end with this process."""
+def lab(request, no_switch, tmp_path_factory):
+    """Two machines with Soft-RoCE on their wire, and at a switch where there can be one; they end with this process.
+
+    GENIE_LAB names the folder of one that is up already (scripts/lab --run FOLDER up --switch --rate 40).
+    """
+    if folder := os.environ.get("GENIE_LAB"):
+        found = lab_module.running(Path(folder))
+        assert found is not None, f"GENIE_LAB={folder}: no lab is up there"
+        yield found
+        return
+    booted_from, rdma_options = (request.getfixturevalue(name) for name in ("booted_from", "rdma_options"))
     options = (*rdma_options, "--rate", str(RATE_MBPS), *([] if no_switch else ["--switch"]))
     with lab_module.session(tmp_path_factory.mktemp("lab"), booted_from, options=options) as running:
         yield running
@@ -60,3 +75,38 @@ def say(request):
             terminal.line(text)
 
     return line
+
+
+@pytest.fixture(scope="session")
+def machines(lab, tmp_path_factory):
+    """The lab's machines, for runs that follow each other."""
+    ready = Machines(lab, tmp_path_factory.mktemp("held"))
+    yield ready
+    ready.close()
+
+
+@pytest.fixture
+def over_wire(lab, machines):
+    """Runs between the machines, over the wire."""
+    return machines.over(lab.inventory)
+
+
+@pytest.fixture
+def dying(lab, machines):
+    """The lab for a test that ends a machine: the last one (see `pytest_collection_modifyitems`)."""
+    machines.close()
+    return lab
+
+
+def pytest_collection_modifyitems(items):
+    """Whoever needs both machines comes first."""
+    items.sort(key=lambda item: "dying" in getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture
+def clean(lab):
+    """No queue pair and no memory region is there afterwards that was not before."""
+    before = {name: roce.resources(lab, name) for name in lab.names}
+    yield
+    for name, had in before.items():
+        until(lambda name=name, had=had: roce.resources(lab, name) == had, f"RDMA resources stay on {name}", 20)

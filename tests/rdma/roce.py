@@ -49,10 +49,10 @@ def counted(lab: Lab, before: dict[str, dict[str, int]], device: str = DEVICE) -
     }
 
 
-def resources(lab: Lab, name: str) -> list[dict[str, Any]]:
-    """Queue pairs and memory regions that programs of a machine hold, as `rdma resource` tells them."""
+def resources(lab: Lab, name: str, *kinds: str) -> list[dict[str, Any]]:
+    """What programs of a machine hold, as `rdma resource` tells: by default queue pairs and memory regions."""
     found = []
-    for kind in ("qp", "mr"):
+    for kind in kinds or ("qp", "mr"):
         for entry in json.loads(lab.output(name, "rdma", "-j", "resource", "show", kind) or "[]"):
             # The kernel's own, such as the general service QP, name no process.
             if "pid" in entry:
