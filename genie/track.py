@@ -155,16 +155,18 @@ def log_alone(
     metrics: Mapping[str, float],
     artifacts: Sequence[Path],
     ok: bool,
+    runs: Sequence[RunDir] = (),
 ) -> Logged:
     """Log what is no run of a job (a preflight, say): ``note`` in Markdown, tags, metrics by name with unit, files.
 
-    ``kind`` is the tag that says what it is, with ``name``; ``later`` the command that logs it again. Never raises.
+    ``kind`` is the tag that says what it is, with ``name``; ``later`` the command that logs it again; ``runs`` are
+    nested below it. Never raises.
     """
     status = "FINISHED" if ok else "FAILED"
     page = {"mlflow.source.name": "genie", **tags}
     metrics = {_key(metric): value for metric, value in metrics.items()}
     group = _Group(f"genie.{kind}", name, note, f"{kind}.md", page, metrics, tuple(artifacts), status)
-    return _log_group((), group, config, out, later, force=False)
+    return _log_group(runs, group, config, out, later, force=False)
 
 
 @dataclass(frozen=True, slots=True)
