@@ -13,6 +13,7 @@ from genie.why.records import CAUSES, ELSEWHERE, Change, Difference, Share, Why
 ROWS = 8
 LEAST_RATIO = 0.005
 _BAR = 30
+_NOTHING_RATIO = 0.0005
 
 
 def render(why: Why, name: str) -> str:
@@ -68,8 +69,8 @@ def _table(title: str, rows: Sequence[tuple[Share, str]]) -> list[str]:
     for share, words in shown:
         bar = "#" * round(share.ratio * _BAR)
         lines.append(f"  {share.name:<{width}} {format_ns(share.ns):>10} {share.ratio:>6.1%}  {words or bar}".rstrip())
-    if rest:
-        ns, ratio = sum(share.ns for share in rest), sum(share.ratio for share in rest)
+    ns, ratio = sum(share.ns for share in rest), sum(share.ratio for share in rest)
+    if ratio >= _NOTHING_RATIO:
         label = f"{len(rest)} more"
         lines.append(f"  {label:<{width}} {format_ns(ns):>10} {ratio:>6.1%}")
     return [*lines, ""]
@@ -122,8 +123,9 @@ def _changes(title: str, rows: Sequence[Change]) -> list[str]:
             f"{_signed(row.delta_ns):>11} {ratio:>6}".rstrip()
         )
     left = [row for row in rows if row not in shown]
-    if left:
-        label, delta = f"{len(left)} more", sum(row.delta_ns for row in left)
+    delta = sum(row.delta_ns for row in left)
+    if abs(delta) >= _NOTHING_RATIO * total:
+        label = f"{len(left)} more"
         lines.append(f"  {label:<{width}} {'':>10} {'':>10} {_signed(delta):>11}")
     return [*lines, ""]
 
