@@ -77,8 +77,14 @@ class FakeDevice {
         port.link_layer = IBV_LINK_LAYER_ETHERNET;
         most_inline = 4096;
         refuse_memory = corrupt = shuffled = absent = false;
+        clock = nullptr;
+        inside = 0;
         complaint.clear();
     }
+
+    // Reads a clock at the beginning and the end of each operation, if there is one; the sum of the spans.
+    std::uint64_t (*clock)() = nullptr;
+    std::uint64_t inside = 0;
 
     std::string complaint;  // the first thing a transport did that it must never do
     int objects() {
@@ -89,6 +95,19 @@ class FakeDevice {
     void raise(ibv_event_type type, std::uint32_t queue_pair);
 
   private:
+    class Stay {
+      public:
+        explicit Stay(FakeDevice& device)
+            : device_(device), begin_(device.clock == nullptr ? 0 : device.clock()) {}
+        ~Stay() {
+            if (device_.clock != nullptr) device_.inside += device_.clock() - begin_;
+        }
+
+      private:
+        FakeDevice& device_;
+        const std::uint64_t begin_;
+    };
+
     struct Completions;
     struct Context {
         ibv_context base{};
@@ -237,6 +256,7 @@ inline void FakeDevice::carry(Pair& pair) {
 }
 
 inline int FakeDevice::post(ibv_qp* base, ibv_send_wr* request, ibv_send_wr** refused) {
+    const Stay stay(*this);
     const std::lock_guard lock(mutex_);
     Pair& pair = *reinterpret_cast<Pair*>(base);
     for (; request != nullptr; request = request->next) {
@@ -263,6 +283,7 @@ inline int FakeDevice::post(ibv_qp* base, ibv_send_wr* request, ibv_send_wr** re
 }
 
 inline int FakeDevice::post_receive(ibv_qp* base, ibv_recv_wr* request, ibv_recv_wr** refused) {
+    const Stay stay(*this);
     const std::lock_guard lock(mutex_);
     Pair& pair = *reinterpret_cast<Pair*>(base);
     for (; request != nullptr; request = request->next) {
@@ -279,6 +300,7 @@ inline int FakeDevice::post_receive(ibv_qp* base, ibv_recv_wr* request, ibv_recv
 }
 
 inline int FakeDevice::poll(ibv_cq* base, int most, ibv_wc* out) {
+    const Stay stay(*this);
     const std::lock_guard lock(mutex_);
     if (shuffled) {
         for (auto& [number, pair] : pairs_) {

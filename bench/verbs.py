@@ -1,0 +1,212 @@
+"""The verbs transport against perftest on one RDMA device, in turns: ratios of one run on one machine.
+
+    python3 bench/verbs.py --device rxe0 --bench build/native/tests/genie_verbs_bench
+
+Runs where the device is, so also in a machine of the lab: standard library only. Each figure is the median over rounds
+in which both sides ran one after the other; of a busy machine the ratios say more than the figures. Asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEPTH = 128
+"""Messages in flight, perftest's own default for bandwidth."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured on: the device, the index and IPv4 address of its GID, our program, rounds of each figure."""
+
+    device: str
+    gid_index: int
+    address: str
+    bench: Path
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """``ours`` and ``peer`` are medians in ``unit``, ``ratio`` the median of the rounds' ratios, ``hoped`` its goal."""
+
+    what: str
+    unit: str
+    ours: float
+    peer: float
+    ratio: float
+    hoped: str
+
+
+def find_gid(device: str) -> tuple[int, str]:
+    """Index and address of the first RoCE v2 GID with an IPv4 address on port 1."""
+    port = Path("/sys/class/infiniband") / device / "ports/1"
+    for index in range(256):
+        try:
+            gid = (port / f"gids/{index}").read_text().strip()
+            kind = (port / f"gid_attrs/types/{index}").read_text().strip()
+        except OSError:
+            continue
+        if kind == "RoCE v2" and gid.startswith("0000:0000:0000:0000:0000:ffff:"):
+            high, low = (int(part, 16) for part in gid.split(":")[-2:])
+            return index, f"{high >> 8}.{high & 255}.{low >> 8}.{low & 255}"
+    raise SystemExit(f"{device} has no RoCE v2 GID with an IPv4 address")
+
+
+def genie(setting: Setting, kind: str, **keys: object) -> dict[str, float]:
+    """One run of our program."""
+    words = [f"{key}={value}" for key, value in keys.items()]
+    argv = [str(setting.bench), kind, f"device={setting.device}", f"gid_index={setting.gid_index}", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(argv)} failed: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def perftest(setting: Setting, program: str, *options: str) -> tuple[list[float], float]:
+    """The columns that perftest's client printed, and the microseconds of processor it used."""
+    common = [program, "-d", setting.device, "-x", str(setting.gid_index), "-F", *options]
+    server = subprocess.Popen(common, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(50):
+            time.sleep(0.1)  # its server has no other sign of being there than to answer
+            client = subprocess.Popen(
+                [*common, setting.address], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            text = client.stdout.read() if client.stdout else ""
+            _, status, used = os.wait4(client.pid, 0)
+            client.returncode = os.waitstatus_to_exitcode(status)
+            lines = [line.split() for line in text.splitlines() if re.match(r"\s*\d+\s+\d+\s+[\d.]", line)]
+            if client.returncode == 0 and lines:
+                return [float(word) for word in lines[-1]], 1e6 * (used.ru_utime + used.ru_stime)
+        raise SystemExit(f"{program}: no result from its client")
+    finally:
+        server.kill()
+        server.wait()
+
+
+def compare(
+    setting: Setting, what: str, unit: str, hoped: str, ours: Callable[[], float], peer: Callable[[], float]
+) -> Result:
+    """Both in turns."""
+    pairs = []
+    for number in range(setting.rounds):
+        first, second = (ours, peer) if number % 2 == 0 else (peer, ours)
+        values = {first: first()}
+        values[second] = second()
+        pairs.append((values[ours], values[peer]))
+    ratios = sorted(mine / theirs for mine, theirs in pairs)
+    mine, theirs = (statistics.median(values) for values in zip(*pairs, strict=True))
+    result = Result(what, unit, mine, theirs, statistics.median(ratios), hoped)
+    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+    print(f"{what}: {mine:.4g} {unit}, {theirs:.4g}, ratio {result.ratio:.2f} ({spread})", file=sys.stderr)
+    return result
+
+
+def bandwidth(setting: Setting, size: int, count: int, queue_pairs: int) -> Result:
+    """One way, both with the same depth and queue pairs; Gb/s."""
+
+    def ours() -> float:
+        run = genie(
+            setting, "stream", bytes=size, count=count, slots=DEPTH, credit_every=DEPTH // 4,
+            qps_per_connection=queue_pairs, completion="busy", iterations=3,
+        )  # fmt: skip
+        return size * count * 8 / run["iteration_us"] / 1e3
+
+    def peer() -> float:
+        options = ("-s", str(size), "-n", str(count), "-t", str(DEPTH), "-q", str(queue_pairs), "--report_gbits")
+        return perftest(setting, "ib_write_bw", *options)[0][3]
+
+    what = f"write bandwidth, {size >> 10} KiB, {queue_pairs} QP"
+    return compare(setting, f"{what} / ib_write_bw", "Gb/s", ">= 0.95", ours, peer)
+
+
+def latency(setting: Setting, program: str, count: int) -> list[Result]:
+    """There and back at 64 bytes: half a round trip, and processor time a message; microseconds."""
+    runs: dict[str, list[tuple[float, float]]] = {"ours": [], "peer": []}
+
+    def ours() -> float:
+        run = genie(setting, "ping", bytes=64, count=count, completion="busy", credit_every=4)
+        runs["ours"].append((run["iteration_us"] / count / 2, run["cpu_us"] / run["messages"]))
+        return runs["ours"][-1][0]
+
+    def peer() -> float:
+        columns, used = perftest(setting, program, "-s", "64", "-n", str(4 * count))
+        runs["peer"].append((columns[5], used / columns[1]))
+        return columns[5]
+
+    first = compare(setting, f"latency, 64 B / {program}", "us", "<= 1.15", ours, peer)
+    cpu = [(mine[1], theirs[1]) for mine, theirs in zip(runs["ours"], runs["peer"], strict=True)]
+    mine, theirs = (statistics.median(values) for values in zip(*cpu, strict=True))
+    ratio = statistics.median(a / b for a, b in cpu)
+    return [first, Result(f"processor a message, 64 B / {program}", "us", mine, theirs, ratio, "<= 1.15")]
+
+
+def ring(setting: Setting, size: int, chunk: int, ranks: int) -> Result:
+    """All-reduce against what the wire gives the same ranks when each only sends to the next; Gb/s a rank."""
+
+    def ours() -> float:
+        run = genie(setting, "ring", bytes=size, chunk=chunk, ranks=ranks, completion="adaptive")
+        return 2 * (ranks - 1) / ranks * size * 8 / run["iteration_us"] / 1e3
+
+    def bound() -> float:
+        count = size * 2 * (ranks - 1) // ranks // chunk
+        run = genie(setting, "stream", bytes=chunk, count=count, ranks=ranks, completion="adaptive")
+        return chunk * count * 8 / run["iteration_us"] / 1e3
+
+    what = f"ring all-reduce, {ranks} ranks, {size >> 20} MiB / each rank sending to the next"
+    return compare(setting, what, "Gb/s", ">= 0.85", ours, bound)
+
+
+def doorbells(setting: Setting) -> Mapping[str, float]:
+    """Requests, doorbells and polls a message, at both ends of the spectrum."""
+    stream = genie(setting, "stream", bytes=4096, count=2000, slots=64, credit_every=16, iterations=2)
+    ping = genie(setting, "ping", bytes=64, count=200, completion="busy", credit_every=4, iterations=2)
+    return {
+        "messages a doorbell, streaming": stream["messages"] / stream["doorbells"],
+        "completions a message, streaming": stream["completions"] / stream["messages"],
+        "messages a doorbell, ping-pong": ping["messages"] / ping["doorbells"],
+        "completions a message, ping-pong": ping["completions"] / ping["messages"],
+    }
+
+
+def main() -> int:
+    """All figures, as a table and as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="rxe0")
+    parser.add_argument("--bench", type=Path, required=True, help="genie_verbs_bench")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of messages")
+    chosen = parser.parse_args()
+    index, address = find_gid(chosen.device)
+    setting = Setting(chosen.device, index, address, chosen.bench, chosen.rounds)
+    many = lambda count: max(DEPTH, int(count * chosen.scale))  # noqa: E731
+    results = [
+        bandwidth(setting, 64 << 10, many(600), 1),
+        bandwidth(setting, 1 << 20, many(128), 1),
+        bandwidth(setting, 64 << 10, many(600), 4),
+        *latency(setting, "ib_send_lat", many(500)),
+        *latency(setting, "ib_write_lat", many(500)),
+        ring(setting, 8 << 20, 256 << 10, 4),
+    ]
+    counted = doorbells(setting)
+    print("| what | GENIE | peer | ratio | hoped for |\n| --- | --- | --- | --- | --- |")
+    for one in results:
+        print(f"| {one.what} | {one.ours:.3g} {one.unit} | {one.peer:.3g} | {one.ratio:.2f} | {one.hoped} |")
+    for what, value in counted.items():
+        print(f"| {what} | {value:.2f} | | | |")
+    print(json.dumps({"results": [vars(one) for one in results], "counted": counted}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
