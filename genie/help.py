@@ -29,7 +29,7 @@ _COMMANDS = (
     ("preflight", "measure each pair of hosts: bandwidth, latency, what is out of line"),
     ("bisect", "find the guilty host, NIC, link, switch or change; --resume DIR goes on with a killed search"),
     ("trace info|check PATH", "what a Chakra trace holds, and whether it can be replayed"),
-    ("report RUN_DIR [--log]", "show a run again; --log sends it to MLflow"),
+    ("report RUN_DIR", "show a run again: text, page, or for parsers (see its --help); --log sends it to MLflow"),
     ("why RUN [--against RUN]", "what its iterations waited for, and which link or host is to blame"),
     ("revert [DIR]", "undo what killed runs below DIR (default runs) left behind, by their journals"),
     ("faults list|show NAME", "every fault there is; all about one of them"),
