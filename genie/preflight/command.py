@@ -47,6 +47,7 @@ _REFUSED: Mapping[str, str] = {
     "protocol": "a preflight compares with the last one of this network",
     "baseline": "a preflight compares with the last one of this network; preflight.keep says what is kept as that",
     "collective.chunk_bytes": "write preflight.message_bytes",
+    "report": "a preflight has one report; genie report FOLDER/run shows the run that measured",
     "sweep": "a preflight is no sweep",
     "yes": "a preflight does not ask",
     "record.messages": "a preflight measures by the records of messages",

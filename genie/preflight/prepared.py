@@ -187,5 +187,6 @@ def _config_of_run(
         baseline="none",
         topology=replace(config.topology, placement="block"),
         collective=replace(config.collective, chunk_bytes=settings.message_bytes),
+        report=replace(config.report, timeline=False, html=False),
         choices={**config.choices, "workload": Choice("pairs", "pairs")},
     )

@@ -127,7 +127,7 @@ def _map(
         return
     middle = statistics.median(values.values())
     label = max(map(len, hosts))
-    width = max(8, label + 2)
+    width = max(9, label + 2)
     if label + 2 + width * len(hosts) <= columns:
         yield Text(" " * (label + 2) + "".join(f"{host:>{width}}" for host in hosts))
         for a, host in enumerate(hosts):

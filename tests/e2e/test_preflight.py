@@ -12,7 +12,7 @@ pytestmark = pytest.mark.netns
 
 RATE_BPS = 20_000_000
 NETWORK = ("preflight", "topology=single_switch", "topology.hosts=4", "topology.host_rate=20Mbps",
-           "preflight.repeats=1", "preflight.message_bytes=64KiB", "timeout=30s", "report.timeline=false",
+           "preflight.repeats=1", "preflight.message_bytes=64KiB", "timeout=30s",
            "tracking.mlflow.enabled=false")  # fmt: skip
 """Little enough that a loaded machine keeps up: two pairs at a time, 5 MB a second."""
 
