@@ -39,6 +39,7 @@ from genie.topology.inventory import inventory as read_network
 from genie.topology.model import Node
 from genie.topology.routes import forwards
 from genie.transport import RankPlace
+from genie.transport.built import refuse_missing
 from genie.units import format_bytes, format_ns, format_rate, parse_ns
 from genie.workload.check import CheckedTrace, check
 
@@ -98,6 +99,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
     programs = tuple(lower(checked, config.collective, streams=streams))
     _refuse_two_controls(config)
     config.transport.check(host_of_rank, config.choices["fabric"].name)
+    refuse_missing(config.transport)
     transport_settings = _transport_settings(config, network, host_of_rank)
     fabric = open_fabric(config.fabric, network, Path(config.out))
     capabilities = fabric.capabilities()

@@ -10,14 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from genie.transport.base import RankPlace, TransportConfig
+from genie.transport.gloo import GlooTransport
 from genie.transport.ofi import OfiTransport
 from genie.transport.tcp import TcpTransport
 from genie.transport.verbs import VerbsTransport
 
-__all__ = ["TRANSPORTS", "OfiTransport", "RankPlace", "TcpTransport", "TransportConfig", "VerbsTransport"]
+__all__ = [
+    "TRANSPORTS",
+    "GlooTransport",
+    "OfiTransport",
+    "RankPlace",
+    "TcpTransport",
+    "TransportConfig",
+    "VerbsTransport",
+]
 
 TRANSPORTS: Mapping[str, tuple[type[TransportConfig], str]] = {
     "tcp": (TcpTransport, "kernel TCP through the fabric's queues"),
+    "gloo": (GlooTransport, "Gloo's point-to-point API: a slow check on the others"),
     "ofi": (OfiTransport, "libfabric, by one of its providers: tcp, verbs, efa, cxi, shm"),
     "verbs": (VerbsTransport, "RDMA through libibverbs: RoCE, InfiniBand, Soft-RoCE"),
 }

@@ -15,6 +15,7 @@ from genie.errors import ConfigError, PlanError
 from genie.transport.base import RankPlace, TransportConfig
 
 MOST_SLOTS = 1024
+_BY_SOCKETS = ("tcp", "net", "sockets", "udp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,17 @@ class OfiTransport(TransportConfig):
             raise ConfigError(f"must lie between 1 and {MOST_SLOTS}, found {self.slots}", key="slots")
 
     def check(self, hosts: Sequence[str], fabric: str) -> None:
-        """See `TransportConfig.check`: shared memory would go round the network between hosts."""
+        """See `TransportConfig.check`: shared memory would go round the network, and namespaces hold no devices."""
         if self.provider == "shm" and fabric != "loopback" and len(set(hosts)) > 1:
             raise PlanError(
                 f"transport.provider=shm joins ranks of one host, these are on {len(set(hosts))}",
                 hint="place all ranks on one host, or choose another provider",
+            )
+        if fabric == "netns" and self.provider.partition(";")[0] not in (*_BY_SOCKETS, "shm"):
+            raise PlanError(
+                f"transport.provider={self.provider} needs hosts with a device of its own, and those of fabric=netns "
+                "are namespaces without",
+                hint="provider=tcp, or fabric=inventory (real hosts, or the machines of 'make lab')",
             )
 
     def settings(self, place: RankPlace) -> Mapping[str, str]:

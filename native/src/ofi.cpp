@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <utility>
 
+#include "message_sizes.h"
 #include "pattern.h"
 #include "settings.h"
 
@@ -32,32 +34,29 @@ OfiTransport::OfiTransport(const RankContext& context)
       stop_fd_(context.stop_fd),
       log_(context.log),
       verify_(program_.verify()),
+      send_bytes_(longest_message(program_, StepKind::kSend)),
+      receive_bytes_(longest_message(program_, StepKind::kRecv)),
       peers_(program_.connections.size()) {
     Settings settings("ofi", program_.settings);
     provider_ = settings.text("provider");
     domain_ = settings.text("domain");
     slots_ = static_cast<std::uint32_t>(settings.number("slots", 1, kMostSlots));
     settings.done();
-    measure();
 }
 
 OfiTransport::~OfiTransport() {
-    if (endpoint_ != nullptr) endpoint_->close();
-}
-
-// The longest message each way.
-void OfiTransport::measure() {
-    for (const Call& call : program_.calls) {
-        if (std::min(send_bytes_, receive_bytes_) >= call.chunk_bytes) continue;
-        const TemplatePlan& plan = program_.templates[call.template_index];
-        for (std::uint32_t s = 0; s < plan.steps; ++s) {
-            const Step& step = program_.steps[plan.step_begin + s];
-            if (step.kind == StepKind::kLocal) continue;
-            std::size_t& longest = step.kind == StepKind::kSend ? send_bytes_ : receive_bytes_;
-            longest = std::max<std::size_t>(
-                longest, std::min<std::uint64_t>(call.chunk_bytes, program_.step_bytes(call, plan, step)));
-        }
+    if (endpoint_ == nullptr) return;
+    if (posted_ > 0 && endpoint_->layered()) {
+        // ofi_rxm (1.17) may crash when an endpoint is closed with sends under way while a peer closes its
+        // own, which is how a run that was stopped ends. Nobody drives it any more, and the process ends
+        // soon.
+        static std::mutex mutex;
+        static std::vector<Abandoned> abandoned;
+        const std::lock_guard lock(mutex);
+        abandoned.push_back({std::move(endpoint_), std::move(memory_), std::move(peers_)});
+        return;
     }
+    endpoint_->close();
 }
 
 Opened OfiTransport::open() {
@@ -71,6 +70,7 @@ Opened OfiTransport::open() {
     wanted.receives = peers_.size() * (slots_ + kCreditReceives + 1);
     wanted.message_bytes = std::max(send_bytes_, receive_bytes_);
     endpoint_ = std::make_unique<OfiEndpoint>(wanted);
+    memory_ = std::make_unique<OfiMemory>();
     provider_ = endpoint_->provider();
     if (!endpoint_->sleeps() && log_) {
         log_("provider " + provider_ + " has nothing to sleep on: waiting takes processor time");
@@ -80,7 +80,7 @@ Opened OfiTransport::open() {
     receive_bytes_ = rounded(receive_bytes_, 64);
     const std::size_t places = verify_ ? peers_.size() * slots_ : 1;
     greetings_bytes_ = rounded(2 * peers_.size() * kGreetingBytes, 4096);
-    endpoint_->map(memory_, greetings_bytes_ + places * (send_bytes_ + receive_bytes_));
+    endpoint_->map(*memory_, greetings_bytes_ + places * (send_bytes_ + receive_bytes_));
     Opened opened;
     opened.port = endpoint_->port();
     opened.card = {kCardVersion, static_cast<std::uint8_t>(provider_.size())};
@@ -93,8 +93,8 @@ Opened OfiTransport::open() {
 std::uint8_t* OfiTransport::payload(bool is_send, std::uint32_t connection, std::uint32_t slot) const {
     const std::size_t places = verify_ ? peers_.size() * slots_ : 1;
     const std::size_t place = verify_ ? std::size_t{connection} * slots_ + slot : 0;
-    return memory_.at(greetings_bytes_ +
-                      (is_send ? place * send_bytes_ : places * send_bytes_ + place * receive_bytes_));
+    return memory_->at(greetings_bytes_ +
+                       (is_send ? place * send_bytes_ : places * send_bytes_ + place * receive_bytes_));
 }
 
 std::string OfiTransport::who(std::uint32_t connection) const {
@@ -105,7 +105,7 @@ std::string OfiTransport::who(std::uint32_t connection) const {
 
 OfiTransport::Greeting* OfiTransport::greeting_at(std::uint32_t connection, bool own) const {
     return reinterpret_cast<Greeting*>(
-        memory_.at((2 * std::size_t{connection} + (own ? 1 : 0)) * kGreetingBytes));
+        memory_->at((2 * std::size_t{connection} + (own ? 1 : 0)) * kGreetingBytes));
 }
 
 Digest OfiTransport::prove(const Greeting& greeting) const {
@@ -272,7 +272,7 @@ bool OfiTransport::post_send(std::uint32_t connection, Operation& operation, con
     if (trouble_) return false;
     Peer& peer = peers_[connection];
     tag |= std::uint64_t{static_cast<std::uint8_t>(operation.kind)} << kKindShift;
-    const ssize_t error = ::fi_tsenddata(endpoint_->endpoint(), data, operation.bytes, memory_.descriptor(),
+    const ssize_t error = ::fi_tsenddata(endpoint_->endpoint(), data, operation.bytes, memory_->descriptor(),
                                          note, peer.address, tag, &operation.context);
     if (error == 0) {
         operation.posted = true;
@@ -308,7 +308,7 @@ bool OfiTransport::post_credit(std::uint32_t connection) {
     Peer& peer = peers_[connection];
     if (peer.credit.posted) return false;
     peer.credit.bytes = 0;
-    if (!post_send(connection, peer.credit, memory_.at(0), static_cast<std::uint32_t>(peer.received),
+    if (!post_send(connection, peer.credit, memory_->at(0), static_cast<std::uint32_t>(peer.received),
                    peer.theirs)) {
         return false;
     }
@@ -322,8 +322,8 @@ void OfiTransport::post_receive(std::uint32_t connection, Operation& operation, 
                                 std::size_t bytes) {
     if (trouble_) return;
     tag |= std::uint64_t{static_cast<std::uint8_t>(operation.kind)} << kKindShift;
-    const ssize_t error = ::fi_trecv(endpoint_->endpoint(), data, bytes, memory_.descriptor(), FI_ADDR_UNSPEC,
-                                     tag, 0, &operation.context);
+    const ssize_t error = ::fi_trecv(endpoint_->endpoint(), data, bytes, memory_->descriptor(),
+                                     FI_ADDR_UNSPEC, tag, 0, &operation.context);
     if (error == 0) {
         operation.posted = true;
     } else if (error == -FI_EAGAIN) {
@@ -343,7 +343,7 @@ void OfiTransport::post_data_receive(std::uint32_t connection, std::uint32_t slo
 }
 
 void OfiTransport::post_credit_receive(std::uint32_t connection, std::uint32_t slot) {
-    post_receive(connection, peers_[connection].credit_receives[slot], connection, memory_.at(0), 0);
+    post_receive(connection, peers_[connection].credit_receives[slot], connection, memory_->at(0), 0);
 }
 
 // The first trouble is the cause of the others.
@@ -533,13 +533,14 @@ void OfiTransport::try_again(std::uint32_t connection, Sink& sink) {
 }
 
 void OfiTransport::tend() {
-    if (endpoint_ != nullptr && endpoint_->endpoint() != nullptr) read();
+    // shm has nothing left to do for peers, and must not look at one in this process that has gone already.
+    if (endpoint_ == nullptr || endpoint_->endpoint() == nullptr || provider_ == "shm") return;
+    read();
     gathered_ = 0;
 }
 
 void OfiTransport::break_connection(std::uint32_t connection) {
-    endpoint_->close();
-    fail(connection, Code::kPeerClosed, "the endpoint was closed");
+    fail(connection, Code::kPeerClosed, "the connection to " + who(connection) + " was broken");
 }
 
 }  // namespace genie

@@ -55,7 +55,7 @@ class OfiTransport {
     // Keeps the provider going, for what it still has to do for peers.
     void tend();
 
-    // For tests: the endpoint is gone, for this rank and its peers.
+    // For tests. libfabric cannot cut one connection of many: this rank acts as if it had.
     void break_connection(std::uint32_t connection);
 
   private:
@@ -115,6 +115,13 @@ class OfiTransport {
         std::string trouble = "it did not greet";
     };
 
+    // An endpoint that is never closed, with what its provider may still look at.
+    struct Abandoned {
+        std::unique_ptr<OfiEndpoint> endpoint;
+        std::unique_ptr<OfiMemory> memory;
+        std::vector<Peer> peers;
+    };
+
     // These post. False: not now, `poll` tries again. What cannot be posted ever makes the connection fail.
     bool post_message(std::uint32_t connection);
     bool post_credit(std::uint32_t connection);
@@ -142,7 +149,6 @@ class OfiTransport {
     Digest prove(const Greeting& greeting) const;
     Greeting* greeting_at(std::uint32_t connection, bool own) const;
 
-    void measure();
     std::uint8_t* payload(bool is_send, std::uint32_t connection, std::uint32_t slot) const;
 
     const Program& program_;
@@ -151,13 +157,13 @@ class OfiTransport {
     const Log log_;
     const bool verify_;
     std::uint32_t slots_ = 0;
-    std::size_t send_bytes_ = 0;  // of the longest message
-    std::size_t receive_bytes_ = 0;
+    std::size_t send_bytes_;  // of the longest message
+    std::size_t receive_bytes_;
     std::size_t greetings_bytes_ = 0;
     std::string provider_;
     std::string domain_;
     std::unique_ptr<OfiEndpoint> endpoint_;
-    OfiMemory memory_;
+    std::unique_ptr<OfiMemory> memory_;
     std::vector<Peer> peers_;
     std::array<fi_cq_tagged_entry, 64> entries_{};
     std::size_t gathered_ = 0;

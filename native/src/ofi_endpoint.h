@@ -54,6 +54,8 @@ class OfiEndpoint {
 
     // "tcp;ofi_rxm"
     const std::string& provider() const { return provider_; }
+    // Whether libfabric makes the datagrams, not the provider.
+    bool layered() const { return provider_.find(';') != std::string::npos; }
     // The endpoint's address, bytes of the provider's own format.
     const std::vector<std::uint8_t>& address() const { return address_; }
     // The IP port in it, 0 if it has none.

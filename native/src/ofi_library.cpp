@@ -20,6 +20,9 @@ Function look_up(void* library, const char* symbol, const char* version) {
 }
 
 OfiLibrary load() {
+    // Over tcp, ofi_rxm would have 64 MiB of buffers for each rank; this many it has for each peer over
+    // verbs. Whoever set it knows better. Read when the library is loaded, which the first rank does for all.
+    ::setenv("FI_OFI_RXM_MSG_RX_SIZE", "128", 0);
     void* const library = ::dlopen(kName, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
         throw Failure(Code::kConnect,

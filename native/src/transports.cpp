@@ -6,6 +6,9 @@
 #include <utility>
 
 #include "tcp.h"
+#ifdef GENIE_WITH_GLOO
+#include "gloo.h"
+#endif
 #ifdef GENIE_WITH_OFI
 #include "ofi.h"
 #endif
@@ -29,6 +32,9 @@ struct Entry {
 
 constexpr Entry kTransports[] = {
     {"tcp", make<TcpTransport>},
+#ifdef GENIE_WITH_GLOO
+    {"gloo", make<GlooTransport>},
+#endif
 #ifdef GENIE_WITH_OFI
     {"ofi", make<OfiTransport>, false},
 #endif

@@ -43,6 +43,13 @@ def test_shared_memory_may_not_go_round_the_network():
     OfiTransport(provider="tcp").check(["h0", "h1"], "netns")
 
 
+@pytest.mark.parametrize("provider", ["verbs", "verbs;ofi_rxm", "efa", "cxi"])
+def test_a_namespace_has_no_device_for_a_provider(provider):
+    with pytest.raises(PlanError, match="namespaces without"):
+        OfiTransport(provider=provider).check(["h0", "h1"], "netns")
+    OfiTransport(provider=provider).check(["h0", "h1"], "inventory")
+
+
 def test_it_is_registered_with_the_agent_that_can_load_libraries():
     kind, _ = TRANSPORTS["ofi"]
     assert kind is OfiTransport
