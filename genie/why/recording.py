@@ -136,16 +136,14 @@ class Recording:
         """Payload that each flow sent in the whole run, warm-up and unfinished iterations included."""
         records = self.job.records
         sent = records[records["type"] == EventType.SENT]
-        number = {flow: k for k, flow in enumerate(self.flows)}
-        world, channels = self.plan.world, _channels(records)
+        world, channels = (
+            self.plan.world,
+            max(_channels(sent["channel"]), max((own[2] for own in self.flows), default=0) + 1),
+        )
         keys = _connection(sent["rank"], sent["peer"], sent["channel"], world, channels)
-        total = np.zeros(len(self.flows))
-        for key in np.unique(keys).tolist():
-            pair, channel = divmod(key, channels)
-            flow = number.get((*divmod(pair, world), channel))
-            if flow is not None:
-                total[flow] = sent["bytes"][keys == key].sum()
-        return total
+        total = np.bincount(keys, weights=sent["bytes"], minlength=world * world * channels)
+        numbers = [(sender * world + receiver) * channels + channel for sender, receiver, channel in self.flows]
+        return np.asarray(total[np.array(numbers, dtype=np.int64)], dtype=np.float64)
 
     @cached_property
     def calls(self) -> Calls:
@@ -243,8 +241,8 @@ class Recording:
                 )
 
 
-def _channels(records: npt.NDArray[np.void]) -> int:
-    return int(records["channel"].max(initial=0)) + 1
+def _channels(channel: npt.NDArray[np.integer]) -> int:
+    return int(channel.max(initial=0)) + 1
 
 
 def _connection(
@@ -263,35 +261,45 @@ def _pair(
     """Flows, messages, and how many records have no other half. A connection keeps order, so the k-th that was sent on
     it is the k-th received; checked, and found by their full names where something is missing.
     """
-    sent = records[(records["type"] == EventType.SENT) & inside]
-    received = records[(records["type"] == EventType.RECEIVED) & inside]
-    channels = max(_channels(sent), _channels(received))
-    sent_on = _connection(sent["rank"], sent["peer"], sent["channel"], world, channels)
-    received_on = _connection(received["peer"], received["rank"], received["channel"], world, channels)
+    # columns are taken by row, so that no record is ever copied whole
+    kind = records["type"]
+    sent, received = (np.flatnonzero((kind == own) & inside) for own in (EventType.SENT, EventType.RECEIVED))
+    channels = max(_channels(records["channel"][rows]) for rows in (sent, received))
+
+    def connections(rows: npt.NDArray[np.intp], sender: str, receiver: str) -> Ints:
+        ends = records[sender][rows], records[receiver][rows]
+        return _connection(ends[0], ends[1], records["channel"][rows], world, channels)
+
+    sent_on, received_on = connections(sent, "rank", "peer"), connections(received, "peer", "rank")
     sent_order, received_order = np.argsort(sent_on, kind="stable"), np.argsort(received_on, kind="stable")
     sent, received = sent[sent_order], received[received_order]
     sent_on, received_on = sent_on[sent_order], received_on[received_order]
     unpaired = 0
-    if not (np.array_equal(sent_on, received_on) and _same_names(sent, received)):
-        left, right = _match(sent, sent_on, received, received_on)
+    if not (np.array_equal(sent_on, received_on) and _same_names(records, sent, received)):
+        left, right = _match(records, sent, sent_on, received, received_on)
         unpaired = len(sent) + len(received) - 2 * len(left)
         sent, received, sent_on = sent[left], received[right], sent_on[left]
-    keys, flow = np.unique(sent_on, return_inverse=True)
+    fresh = np.diff(sent_on, prepend=-1) != 0
+    keys, flow = sent_on[fresh], np.cumsum(fresh) - 1
     flows = tuple((*divmod(key // channels, world), key % channels) for key in keys.tolist())
     previous = np.arange(-1, len(sent) - 1, dtype=np.int64)
-    previous[np.flatnonzero(np.diff(sent_on, prepend=-1))] = -1
+    previous[fresh] = -1
+
+    def column(name: str, rows: npt.NDArray[np.intp]) -> Ints:
+        return records[name][rows].astype(np.int64, copy=False)
+
     messages = Messages(
-        flow=flow.astype(np.int64).reshape(-1),
-        sender=sent["rank"].astype(np.int64),
-        receiver=received["rank"].astype(np.int64),
-        iteration=sent["iteration"].astype(np.int64),
-        call=sent["call_id"].astype(np.int64),
-        bytes=sent["bytes"].astype(np.int64),
-        allowed=sent["t0_ns"],
-        first=sent["t1_ns"],
-        last=sent["t2_ns"],
-        header=received["t0_ns"],
-        done=received["t2_ns"],
+        flow=flow.astype(np.int64, copy=False),
+        sender=(sent_on // channels) // world,
+        receiver=(sent_on // channels) % world,
+        iteration=column("iteration", sent),
+        call=column("call_id", sent),
+        bytes=column("bytes", sent),
+        allowed=column("t0_ns", sent),
+        first=column("t1_ns", sent),
+        last=column("t2_ns", sent),
+        header=column("t0_ns", received),
+        done=column("t2_ns", received),
         previous=previous,
     )
     return flows, messages, unpaired
@@ -300,17 +308,21 @@ def _pair(
 _NAME = ("iteration", "call_id", "seq")
 
 
-def _same_names(a: npt.NDArray[np.void], b: npt.NDArray[np.void]) -> bool:
-    return all(np.array_equal(a[name], b[name]) for name in _NAME)
+def _same_names(records: npt.NDArray[np.void], sent: npt.NDArray[np.intp], received: npt.NDArray[np.intp]) -> bool:
+    return all(np.array_equal(records[name][sent], records[name][received]) for name in _NAME)
 
 
 def _match(
-    sent: npt.NDArray[np.void], sent_on: Ints, received: npt.NDArray[np.void], received_on: Ints
+    records: npt.NDArray[np.void],
+    sent: npt.NDArray[np.intp],
+    sent_on: Ints,
+    received: npt.NDArray[np.intp],
+    received_on: Ints,
 ) -> tuple[Ints, Ints]:
-    """Rows of both that name the same message, in the order of ``sent``."""
+    """Places in both that name the same message, in the order of ``sent``."""
 
-    def names(rows: npt.NDArray[np.void], on: Ints) -> list[tuple[int, ...]]:
-        return list(zip(on.tolist(), *(rows[name].tolist() for name in _NAME), strict=True))
+    def names(rows: npt.NDArray[np.intp], on: Ints) -> list[tuple[int, ...]]:
+        return list(zip(on.tolist(), *(records[name][rows].tolist() for name in _NAME), strict=True))
 
     where = {name: row for row, name in enumerate(names(received, received_on))}
     pairs = [(k, where[name]) for k, name in enumerate(names(sent, sent_on)) if name in where]
