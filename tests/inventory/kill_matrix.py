@@ -33,7 +33,7 @@ MARGIN_S = 8.0  # beside the time limit: an undo, and a look at it, on such a ma
 TARGET, OTHER = "m0", "m1"
 RUN = (
     "workload=dp", "workload.ranks=2", "workload.layers=2", "transport.spin=0", "timeout=20s",
-    "tracking.mlflow.enabled=false", "report.timeline=false", "baseline=none", "out=runs",
+    "tracking.mlflow.enabled=false", "report.timeline=false", "report.html=false", "baseline=none", "out=runs",
 )  # fmt: skip
 FAULT = (
     "+fault=link_rate", f"fault.link_rate.targets=[{TARGET}/data0]",

@@ -50,7 +50,7 @@ NETWORK = (
     "topology=leaf_spine", "topology.hosts=4", "topology.leaves=2", "topology.spines=2", "topology.host_rate=50Mbps",
     "fabric=netns", "fabric.packets=exact", "fabric.sample_interval=5ms", "seed=7",
 )  # fmt: skip
-QUIET = ("tracking.mlflow.enabled=false", "report.timeline=false", "baseline=none", "timeout=20s")
+QUIET = ("tracking.mlflow.enabled=false", "report.timeline=false", "report.html=false", "baseline=none", "timeout=20s")
 
 
 class Flow(NamedTuple):

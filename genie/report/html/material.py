@@ -61,7 +61,11 @@ def read_baseline(material: Material) -> Material | None:
     if comparison is None:
         return None
     beside = material.run.path.parent / Path(comparison.baseline).name
-    near = [RunDir(beside)] if (beside / "manifest.json").is_file() else find_runs(material.run.path.parent)
+    if (beside / "manifest.json").is_file():
+        near = [RunDir(beside)]
+    else:  # a sweep's runs are two folders further down than the others
+        folder = material.run.path.parent
+        near = find_runs(folder.parents[1] if folder.parent.name == "sweeps" else folder)
     for other in near:
         try:
             if other.manifest.run_id == comparison.baseline_run_id and load_judgement(other) is not None:
