@@ -31,6 +31,9 @@ DRAIN_NOISE = 0.3
 LEAST_LACK = 0.05
 """What a port must lack for sure to be named; 10 % of a rate are enough."""
 
+CLEARED_RATIO = 0.25
+"""What messages count against a port whose own queue says how fast it is."""
+
 _SWEEPS = 400
 _TINY = 1e-12
 LOSS_SCORE = 0.5
@@ -174,13 +177,13 @@ def score_links(
 
 
 def _combine(taken: float, drain: Drain, used: bool) -> tuple[float, float | None]:
-    """Score and rate. A queue that emptied at its full rate clears the port of a low rate, not of losing packets, so
-    what messages say counts half there.
+    """Score and rate. A queue that emptied at its full rate clears the port; what messages say of it is then more
+    likely the host's behind it.
     """
     taken = min(taken, 1.0)
     if not drain.sure:
         return taken, 1 - taken if used else None
-    return max(drain.lack, taken / 2), drain.ratio
+    return max(drain.lack, taken * CLEARED_RATIO), drain.ratio
 
 
 def _typical_load(loads: Loads, ports: int) -> Floats:
