@@ -106,7 +106,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
     congestion_control = _congestion_control(config)
     dilation = float(getattr(config.fabric, "time_dilation", 1.0))
     facts = RunFacts(
-        packets=getattr(config.fabric, "packets", "bulk"),
+        packets="exact" if config.transport.is_exact else getattr(config.fabric, "packets", "bulk"),
         congestion_control=congestion_control,
         seed=config.seed,
         time_dilation=dilation,

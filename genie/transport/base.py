@@ -38,6 +38,9 @@ class TransportConfig:
     agent: ClassVar[str] = "genie-agent"
     """The executable whose registry has this transport's native half."""
 
+    is_exact: ClassVar[bool] = False
+    """Whether the kernel never joins its packets to larger ones: who acts on packets acts on those of the wire."""
+
     def __post_init__(self) -> None:
         if self.spin != "auto":
             parse_ns(self.spin, key="spin")

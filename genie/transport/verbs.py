@@ -73,6 +73,7 @@ class VerbsTransport(TransportConfig):
     inline_bytes: int = 64
 
     agent: ClassVar[str] = "genie-agent-dl"
+    is_exact: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         TransportConfig.__post_init__(self)
