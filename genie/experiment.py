@@ -222,6 +222,10 @@ def finish_sweep(
         lines.append(sweep.render_effects(effects(plan, measured), heat_map(plan, measured), width=Console().width))
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "sweep.txt").write_text("\n".join(lines) + "\n")
+        if config.report.html and (directory / "sweep.json").is_file():
+            from genie.report.html import write_or_say
+
+            lines += [problem] if (problem := write_or_say(directory)) else [f"page: {directory / 'report.html'}"]
         if config.tracking.mlflow.enabled:
             logged = track.log_sweep(
                 runs, config.tracking.mlflow, out=Path(config.out), name=directory.name, factors=factors

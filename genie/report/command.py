@@ -1,4 +1,4 @@
-"""The command ``genie report``: a run, a baseline/fault/baseline or a preflight again, for people or for parsers.
+"""The command ``genie report``: a run, three arms, a sweep or a preflight again, for people or for parsers.
 
 `genie.cli` calls `run`. One of the ways to show it can be asked for; ``--log`` goes with each. Measures nothing,
 except for a run that died before it was measured. What each option prints: docs/report.md.
@@ -53,6 +53,8 @@ def run(arguments: Sequence[str]) -> int:
         return _aba(asked)
     if (asked.path / "preflight.json").is_file():
         return _preflight(asked)
+    if (asked.path / "sweep.json").is_file():
+        return _sweep(asked)
     if (asked.path / "bisect.json").is_file():
         return _bisect(asked)
     from genie.results.rundir import RunDir
@@ -163,6 +165,23 @@ def _bisect(asked: Request) -> int:
     from genie.bisect import command
 
     return command.show(asked.path, as_json=bool(asked.show), log_it=asked.log)
+
+
+def _sweep(asked: Request) -> int:
+    """The directory of a sweep: its page, or the table that it ended with."""
+    if asked.show not in ("", "--html") or asked.log:
+        what = asked.show or "--log"
+        raise ConfigError(f"a sweep has no {what}", hint=f"genie report RUN_DIR {what}, of one of its runs")
+    if asked.show == "--html":
+        from genie.report.html import render_sweep_report
+
+        _write(asked.file, render_sweep_report(asked.path))
+        return EXIT_OK
+    text = asked.path / "sweep.txt"
+    if not text.is_file():
+        raise ConfigError(f"'{asked.path}' has not ended yet", hint=f"genie resume {asked.path}")
+    print(text.read_text(), end="")
+    return EXIT_OK
 
 
 def _write(file: str, text: str) -> None:

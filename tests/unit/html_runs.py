@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from genie.results.compare import judge_and_store
 from genie.results.ports import RECORD as PORT_RECORD
 from genie.results.records import JobOperators, OperatorRecord, RankOperators
 from genie.results.rundir import HostRecord, RunDir
+from genie.sweep.cells import Cell, Slot, SweepPlan
 from genie.why import records as why
 from genie.why.store import write_why
 
@@ -112,6 +114,24 @@ def three_arms(root: Path) -> AbaDir:
         made.path.rename(folder.path / arm)
         judge_and_store(RunDir.open(folder.path / arm), runs_root=folder.path, baseline="none")
     folder.finish("finished")
+    return folder
+
+
+def swept(root: Path) -> Path:
+    """A sweep of two keys, twice each, of which the last run is missing."""
+    cells = tuple(
+        Cell(n, f"{fault}-{workload}", {"fault": fault, "workload": workload}, ())
+        for n, (fault, workload) in enumerate(product(("none", "link_rate"), ("moe", "dp")))
+    )
+    slots = tuple(Slot(8 // 2 * repeat + n, n, repeat) for repeat in range(2) for n in range(4))
+    folder = root / "sweeps" / "2026-01-01_00-00-00"
+    SweepPlan(("-m", "fault=none,link_rate", "workload=moe,dp"), str(root), 1, cells, slots).write(folder)
+    for slot in slots[:-1]:
+        cell = cells[slot.cell]
+        length = 40 if cell.factors["fault"] == "link_rate" else 20
+        made = make_run(root / "made", name=cell.label, iteration_ms=(30, *[length + slot.repeat] * 11))
+        made.path.rename(folder / f"{slot.number}-{cell.label}")
+        judge_and_store(RunDir.open(folder / f"{slot.number}-{cell.label}"), runs_root=root, baseline="none")
     return folder
 
 

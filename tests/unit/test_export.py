@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 import pytest
-from html_runs import compared, hostile, three_arms
+from html_runs import compared, hostile, swept, three_arms
 from rundir_maker import make_run
 
 from genie.errors import ConfigError, GenieError
@@ -259,6 +259,17 @@ def test_three_arms_have_no_form_of_one_run(tmp_path, show):
     with pytest.raises(ConfigError, match="holds three runs") as caught:
         command.run([str(folder.path), show])
     assert f"/b {show}" in caught.value.hint
+
+
+def test_a_sweep_has_a_page_and_its_table(tmp_path, capsys):
+    folder = swept(tmp_path)
+    assert command.run([str(folder), "--html", "-"]) == 0
+    assert "sweep report" in capsys.readouterr().out
+    (folder / "sweep.txt").write_text("the table\n")
+    assert command.run([str(folder)]) == 0
+    assert capsys.readouterr().out == "the table\n"
+    with pytest.raises(ConfigError, match="a sweep has no --json"):
+        command.run([str(folder), "--json"])
 
 
 def test_a_run_that_was_never_measured_has_no_export(tmp_path):

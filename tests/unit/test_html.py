@@ -9,12 +9,20 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from html_runs import EVIL, EVIL_HOST, compared, hostile, large, reason, three_arms
+from html_runs import EVIL, EVIL_HOST, compared, hostile, large, reason, swept, three_arms
 from rundir_maker import IN_EFFECT, MS, T, make_run, plan, write_samples
 
 from genie.errors import GenieError
 from genie.report import html
-from genie.report.html import messages, ports, render_aba_report, render_report, series, write_report
+from genie.report.html import (
+    messages,
+    ports,
+    render_aba_report,
+    render_report,
+    render_sweep_report,
+    series,
+    write_report,
+)
 from genie.report.html.figure import Window, alone
 from genie.report.html.heat import Shades, shades_of
 from genie.report.html.material import read_baseline, read_material
@@ -69,11 +77,12 @@ def pages(tmp_path_factory):
         "hostile": render_report(hostile(root / "hostile")),
         "large": render_report(large(root / "large")),
         "aba": render_aba_report(three_arms(root / "aba")),
+        "sweep": render_sweep_report(swept(root / "sweep")),
     }
     return {name: (text, Reader(text)) for name, text in made.items()}
 
 
-KINDS = ("compared", "why", "hostile", "large", "aba")
+KINDS = ("compared", "why", "hostile", "large", "aba", "sweep")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -192,6 +201,22 @@ def test_what_the_critical_path_says(pages, sentence):
 )
 def test_what_a_baseline_fault_baseline_says(pages, sentence):
     assert sentence in pages["aba"][1].text
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "MEASURED 7 measured of the runs",
+        "genie -m fault=none,link_rate workload=moe,dp",
+        "7 of 8",
+        "1 run without a result: genie resume",
+        "fault=link_rate / none 1.98x",
+        "fault and workload together",
+        "3-link_rate-dp",
+    ],
+)
+def test_what_a_sweep_says(pages, sentence):
+    assert sentence in pages["sweep"][1].text
 
 
 def test_axes_have_units(tmp_path):

@@ -1,6 +1,6 @@
 """The report as one HTML file that needs nothing but itself: for mail, for a phone, for print (docs/report.md).
 
-    run, aba    what is in the report of a run, of a baseline/fault/baseline
+    run, aba, sweep   what is in the report of each
     material    what it is made of: the run directory, read once
     series, messages, ports, critical   the charts
     figure      a chart: two widths, the table behind it; the SVG writer, which escapes
@@ -22,6 +22,7 @@ from genie.report.html.aba import aba_page
 from genie.report.html.figure import alone
 from genie.report.html.page import figures, render
 from genie.report.html.run import run_page
+from genie.report.html.sweep import sweep_page
 from genie.results.aba import AbaDir
 from genie.results.rundir import RunDir
 
@@ -38,31 +39,42 @@ def render_aba_report(folder: AbaDir) -> str:
     return render(aba_page(folder))
 
 
-def charts(run: RunDir | AbaDir) -> dict[str, str]:
+def render_sweep_report(folder: Path) -> str:
+    """The report of a sweep's directory as HTML. Raises GenieError where nothing of it finished."""
+    return render(sweep_page(folder))
+
+
+def charts(of: RunDir | AbaDir) -> dict[str, str]:
     """Every chart of the page as an SVG file of its own, by the name that it has in the page. Raises GenieError."""
-    page = run_page(run) if isinstance(run, RunDir) else aba_page(run)
+    page = run_page(of) if isinstance(of, RunDir) else aba_page(of)
     return {figure.key: alone(figure) for figure in figures(page)}
 
 
-def write_report(run: RunDir | AbaDir) -> Path:
-    """``report.html`` in the directory. Raises as `render_report`; OSError where it cannot be written."""
-    text = render_report(run) if isinstance(run, RunDir) else render_aba_report(run)
-    target = run.path / FILE_NAME
+def write_report(of: RunDir | AbaDir | Path) -> Path:
+    """``report.html`` in the directory of a run, of three arms, of a sweep (its path). Raises as those above; OSError
+    where it cannot be written.
+    """
+    if isinstance(of, Path):
+        folder, text = of, render_sweep_report(of)
+    else:
+        folder, text = of.path, render_report(of) if isinstance(of, RunDir) else render_aba_report(of)
+    target = folder / FILE_NAME
     beside = target.with_name(f".{FILE_NAME}.{os.getpid()}.tmp")
     beside.write_text(text, encoding="utf-8")
     beside.replace(target)
     return target
 
 
-def write_or_say(run: RunDir | AbaDir) -> str:
+def write_or_say(of: RunDir | AbaDir | Path) -> str:
     """`write_report` at the end of a run; "" or a sentence why there is none.
 
     The page is the last thing of a run and made from what is on the disk already: nothing that goes wrong with it, a
     defect of its own included, may hide the result or end the run as failed.
     """
     try:
-        write_report(run)
+        write_report(of)
     except Exception as error:
         what = str(error) if isinstance(error, (GenieError, OSError)) else f"{type(error).__name__}: {error}"
-        return f"no {FILE_NAME}: {what}; once that is mended: genie report {run.path} --html {FILE_NAME}"
+        path = of if isinstance(of, Path) else of.path
+        return f"no {FILE_NAME}: {what}; once that is mended: genie report {path} --html {FILE_NAME}"
     return ""

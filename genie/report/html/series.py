@@ -180,6 +180,10 @@ def slowdowns(rows: Sequence[tuple[str, Estimate | None, float | None]], title: 
     shown = [(name, ratio, margin) for name, ratio, margin in rows if ratio is not None and not math.isnan(ratio.low)]
     if not shown:
         return None
+    judged = any(margin is not None for _, _, margin in shown)
+    reading = "1 is as fast, to the right is slower."
+    if judged:
+        reading += " An interval that lies wholly right of the grey band is a slowdown that chance does not explain."
     low = min(min(r.low for _, r, _ in shown), min(1 / (1 + (m or 0)) for _, _, m in shown), 0.9)
     high = max(max(r.high for _, r, _ in shown), max(1 + (m or 0) for _, _, m in shown), 1.1)
 
@@ -188,7 +192,8 @@ def slowdowns(rows: Sequence[tuple[str, Estimate | None, float | None]], title: 
         canvas = Canvas(width, 0, f"slowdown against {beside}, with 95 % intervals")
         each = 40 if narrow else 28
         left = 12 if narrow else 250
-        entries = [("f0", "ratio and its 95 % interval"), ("band", "what chance may do between healthy runs")]
+        entries = [("f0", "ratio and its 95 % interval")]
+        entries += [("band", "what chance may do between healthy runs")] if judged else []
         top = 16 + legend(canvas, entries, 12, 14, width - 8)
         plot = Plot(left, top, width - (14 if narrow else 150), top + each * len(shown) + 6)
         canvas.height = plot.bottom + 42
@@ -222,8 +227,7 @@ def slowdowns(rows: Sequence[tuple[str, Estimate | None, float | None]], title: 
     )
     return figure(
         "slowdowns", title,
-        "1 is as fast, to the right is slower. An interval that lies wholly right of the grey band is a slowdown that "
-        "chance does not explain.", draw, table,
+        reading, draw, table,
     )  # fmt: skip
 
 
