@@ -61,7 +61,7 @@ def measure_loads(recording: Recording, transit: Transit, network: Network) -> L
     size = network.wire_bytes(messages.bytes[rows])
     carried.add(entry, port, size[entry] * weight)
     load = carried.between(entry, port) / (end - begin)[entry] / network.rates[port]
-    busiest = np.maximum.reduceat(load, firsts)
+    busiest = np.maximum.reduceat(np.nan_to_num(load, nan=0.0), firsts)
     return Loads(rows, end - begin, busiest, entry, port, weight)
 
 

@@ -29,6 +29,9 @@ from genie.topology.routes import AddressPlan, address_plan
 from genie.why.multipath import LEAST_KERNEL, next_hops
 from genie.why.records import RouteFacts
 
+OPAQUE = "fabric"
+"""The node that stands for the network between hosts whose cables nobody told (`genie.topology.inventory`)."""
+
 FRAME_BYTES = 32
 """Head of a message on its connection (docs/formats.md §2)."""
 
@@ -121,7 +124,10 @@ def read_network(
     routes, unsure = choice.walk()
     known = np.ones(len(flows), dtype=bool)
     if not unsure.any():
-        facts = RouteFacts("single", len(flows), len(flows), "there is one path for each flow")
+        text = "there is one path for each flow"
+        if plan.fabric == "inventory" and OPAQUE in plan.nodes:
+            text = "what is between the hosts was not told: their own ports are known, and nothing behind them"
+        facts = RouteFacts("single", len(flows), len(flows), text)
     else:
         basis, text = _judge(plan, counters, choice, routes, sent_bytes)
         if basis == "unknown":
@@ -352,10 +358,10 @@ def _network(
 
 
 def _slowest(rates: Floats, ports: Sequence[int], begin: Sequence[int]) -> Floats:
-    return np.array(
-        [min((rates[p] for p in ports[a:b]), default=np.nan) for a, b in pairwise(begin)],
-        dtype=np.float64,
-    )
+    """Of the ports whose rate is known; NaN where none is."""
+    values = rates.tolist()
+    found = [[values[port] for port in ports[a:b] if values[port] == values[port]] for a, b in pairwise(begin)]
+    return np.array([min(own, default=np.nan) for own in found], dtype=np.float64)
 
 
 def _without_routes(plan: PlanRecord, flows: Sequence[Flow], why: str) -> Network:

@@ -138,7 +138,8 @@ def _links(
     port, even = network.route_ports[place], network.route_weights[place]
     weight = even.copy()
     slowest = network.rates[port] <= network.slowest[flow][entry]
-    weight[bytes_[entry] & ~slowest] = 0.0
+    known = ~np.isnan(network.slowest[flow])
+    weight[(bytes_ & known)[entry] & ~slowest] = 0.0
     for by in (_by_queue(queues, port, start[entry], end[entry]), taken[port]):
         # the first evidence that says anything about a piece decides
         decided = waits & (np.add.reduceat(even * by, firsts) > 0)

@@ -174,3 +174,25 @@ def test_both_directions_of_a_connection_hash_alike() -> None:
     back = there[:, [1, 0, 3, 2]]
     for choices in (2, 3, 4, 7):
         assert next_hops(5, "leaf0", there, [choices]) == next_hops(5, "leaf0", back, [choices])
+
+
+@pytest.mark.parametrize("unknown", [1, 4], ids=["one rate is not known", "no rate is known"])
+def test_rates_that_nobody_read_make_no_numbers_of_nothing(tmp_path: Path, unknown: int) -> None:
+    job = talk(leaf_spine(2, leaves=1, spines=1, fabric="inventory"))
+    ports = ["h0/leaf0", "leaf0/h0", "h1/leaf0", "leaf0/h1", "leaf0/spine0", "spine0/leaf0"]
+    job.rates = dict.fromkeys(ports[:unknown], 0)
+    why = explain(job.write(tmp_path / "run"))
+    for shares in (why.causes, why.links, why.operators):
+        assert sum(share.ns for share in shares) == pytest.approx(why.iteration_ns)
+    assert all(score.score == score.score for score in why.link_scores), "no NaN"
+    assert (why.pairs[0].slowdown is None) == (unknown == 4)
+    assert ("rates of links are not known" in " ".join(why.notes)) == (unknown == 4)
+
+
+def test_a_network_that_nobody_described_is_said_to_be_one(tmp_path: Path) -> None:
+    job = leaf_spine(3, fabric="inventory")
+    job.nodes = {"h0": "host", "h1": "host", "h2": "host", "fabric": "switch"}
+    job.links = [("h0", "fabric"), ("h1", "fabric"), ("h2", "fabric")]
+    _, network = load(talk(job), tmp_path / "run")
+    assert network.facts.basis == "single"
+    assert "their own ports are known, and nothing behind them" in network.facts.text
