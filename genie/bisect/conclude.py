@@ -15,7 +15,7 @@ from genie.bisect.changes import ChangeSearch, StateRun, words_of
 from genie.bisect.config import BisectConfig
 from genie.bisect.ddmin import Subset
 from genie.bisect.hunt import Hunted, ProbeRecord
-from genie.bisect.probes import load_bytes
+from genie.bisect.probes import COMPUTE_SCALE, load_bytes
 from genie.bisect.record import Alternative, BisectRecord, Culprit, ProbeLine
 from genie.bisect.rounds import round_text_of
 from genie.bisect.search import Search
@@ -184,7 +184,7 @@ def _confirm(
     if suspect.kind == "host":
         own = [
             "workload=dp", f"workload.ranks={len(ground.hosts)}", "workload.layers=1", "workload.hidden=32",
-            "workload.ffn=64", "workload.sequence=64", "workload.compute_scale=100",
+            "workload.ffn=64", "workload.sequence=64", f"workload.compute_scale={COMPUTE_SCALE:g}",
         ]  # fmt: skip
         return (f"genie {shlex.join([*given, *own])}", "genie why RUN_DIR")
     if not bad:

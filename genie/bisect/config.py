@@ -27,8 +27,9 @@ class BisectConfig:
 
     A flow of a probe lasts ``time`` in messages of ``message_bytes``; it is bad if its rate lies more than
     ``margin_ratio`` below what its path allows, or if ``losses`` of its segments or more were sent again. A host's
-    compute is bad if it takes more than ``compute_margin_ratio`` longer than the others'. Where the machine that
-    emulates was saturated, a bad answer is taken to be a false alarm with ``busy_false_alarm``.
+    compute is bad if it takes more than ``compute_margin_ratio`` longer than the others'. A probe may be disturbed as a
+    whole, with a chance of ``disturbed_ratio``, or of ``busy_ratio`` where the machine that emulates was saturated: its
+    false alarms are ``disturbed_false_alarm`` then.
 
     With ``changes``, a list of overrides between a good and a bad state (entries of several go together in one text),
     it looks for the guilty ones of these instead. A run is bad if its median iteration is more than ``worse_ratio``
@@ -39,7 +40,9 @@ class BisectConfig:
     confidence: float = 0.98
     probes: int = 24
     false_alarm: float = 0.02
-    busy_false_alarm: float = 0.1
+    disturbed_false_alarm: float = 0.3
+    disturbed_ratio: float = 0.1
+    busy_ratio: float = 0.5
     miss: float = 0.1
     culprits: int = 3
     duty: float = 0.2
@@ -49,7 +52,7 @@ class BisectConfig:
     message_bytes: int = 64 * 1024
     margin_ratio: float = 0.06
     losses: int = 1
-    compute_margin_ratio: float = 0.1
+    compute_margin_ratio: float = 0.15
     changes: tuple[str, ...] = ()
     worse_ratio: float = 0.05
     run: str = ""
@@ -63,7 +66,8 @@ class BisectConfig:
             if not least <= getattr(self, key) <= most:
                 raise ConfigError(f"must lie between {least} and {most}, found {getattr(self, key)}", key=key)
         for key, low, high in (
-            ("confidence", 0.5, 1.0), ("false_alarm", 0.0, 0.5), ("busy_false_alarm", 0.0, 0.5), ("miss", 0.0, 0.5),
+            ("confidence", 0.5, 1.0), ("false_alarm", 0.0, 0.5), ("disturbed_false_alarm", 0.0, 0.6),
+            ("disturbed_ratio", 0.0, 1.0), ("busy_ratio", 0.0, 1.0), ("miss", 0.0, 0.5),
             ("duty", 0.0, 1.0), ("intermittent_ratio", 0.0, 1.0), ("margin_ratio", 0.0, 1.0),
             ("compute_margin_ratio", 0.0, 10.0), ("worse_ratio", 0.0, 10.0),
         ):  # fmt: skip

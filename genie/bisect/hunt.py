@@ -66,6 +66,8 @@ def search_of(suspects: Sequence[Suspect], ground: Ground, settings: BisectConfi
     noise = Noise(
         settings.false_alarm,
         settings.miss,
+        settings.disturbed_false_alarm,
+        settings.disturbed_ratio,
         ((1.0, 1 - settings.intermittent_ratio), (settings.duty, settings.intermittent_ratio)),
     )
     limits = Limits(settings.confidence, settings.probes)
@@ -90,7 +92,7 @@ def hunt(
     Answers that ``journal`` holds are taken, not asked again. Raises the GenieError of a probe where several in a row
     failed.
     """
-    done = [_replayed(entry, search) for entry in journal.of("probe")]
+    done = [_replayed(entry, search, settings) for entry in journal.of("probe")]
     if done:
         say.note(f"going on after {len(done)} probes")
     while (probe := search.next()) is not None:
@@ -102,7 +104,7 @@ def hunt(
         say.note(_intention(search, probe))
         record = _made(session, config, settings, search, expected, probe, folder, say)
         journal.append("probe", **_plain(record))
-        search.learn(record.answers)
+        _learn(search, record, settings)
         done.append(record)
         say.note(_news(search, record))
         after(record)
@@ -139,7 +141,7 @@ def _made(
     if not spoilt:
         run = RunDir.open(path)
         busy = _saturated(run)
-        answers = answers_of(run, probe, search.ground, settings, expected, dilation=plan.time_dilation, busy=busy)
+        answers = answers_of(run, probe, search.ground, settings, expected, dilation=plan.time_dilation)
         spoilt = "" if answers else "nothing was measured"
     took_s = time.monotonic() - began_s
     return ProbeRecord(
@@ -177,19 +179,22 @@ def _plain(record: ProbeRecord) -> dict[str, Any]:
     return {
         "number": record.number, "kind": record.kind, "run": record.run, "pairs": [list(p) for p in record.pairs],
         "repeats": record.repeats, "spoilt": record.spoilt, "busy": record.busy, "took_s": round(record.took_s, 3),
-        "answers": [[a.question.name, a.bad, a.false_alarm, a.evidence] for a in record.answers],
+        "answers": [[a.question.name, a.bad, a.evidence] for a in record.answers],
     }  # fmt: skip
 
 
-def _replayed(entry: dict[str, Any], search: Search) -> ProbeRecord:
+def _learn(search: Search, record: ProbeRecord, settings: BisectConfig) -> None:
+    search.learn(record.answers, disturbed=settings.busy_ratio if record.busy else 0.0)
+
+
+def _replayed(entry: dict[str, Any], search: Search, settings: BisectConfig) -> ProbeRecord:
     """A probe of the journal, taken in by the search."""
     pairs = tuple((int(a), int(b)) for a, b in entry["pairs"])
     known = {question.name: question for question in search.universe}
-    answers = tuple(
-        Answer(known[name], bool(bad), float(alarm), str(evidence)) for name, bad, alarm, evidence in entry["answers"]
-    )
-    search.learn(answers)
-    return ProbeRecord(
+    answers = tuple(Answer(known[name], bool(bad), str(evidence)) for name, bad, evidence in entry["answers"])
+    record = ProbeRecord(
         int(entry["number"]), str(entry["kind"]), str(entry["run"]), pairs, int(entry["repeats"]), answers,
         str(entry["spoilt"]), bool(entry["busy"]), float(entry["took_s"]),
     )  # fmt: skip
+    _learn(search, record, settings)
+    return record

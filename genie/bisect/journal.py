@@ -7,6 +7,7 @@ that is the same. A last line that was cut short by a kill is left out: its prob
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -26,24 +27,33 @@ class BisectJournal:
     def __init__(self, folder: Path, subject: Mapping[str, Any]) -> None:
         """Opens the journal of ``folder``, or begins it. ``subject`` says what is searched, in plain JSON values.
 
-        Raises ConfigError where the folder holds a search of something else.
+        Raises ConfigError where the folder holds a search of something else, or another process is at it.
         """
         self.path = folder / FILE_NAME
         self.entries: tuple[dict[str, Any], ...] = ()
-        header = {"format": FORMAT, "version": VERSION, "subject": json.loads(json.dumps(subject))}
-        whole = b""
-        if self.path.exists():
-            content = self.path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]
-            lines = [_read(line, self.path) for line in whole.splitlines()]
-            if lines and lines[0] != header:
-                raise ConfigError(
-                    f"{self.path} is the journal of another search: {_difference(lines[0], header)}",
-                    hint="go on with the words that began it, or begin a new one",
-                )
-            self.entries = tuple(lines[1:])
-        # opened for writing in place: what a kill cut short is cut off
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._open(subject)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _open(self, subject: Mapping[str, Any]) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"another process is at this search: it holds {self.path}") from error
+        header = {"format": FORMAT, "version": VERSION, "subject": json.loads(json.dumps(subject))}
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        lines = [_read(line, self.path) for line in whole.splitlines()]
+        if lines and lines[0] != header:
+            raise ConfigError(
+                f"{self.path} is the journal of another search: {_difference(lines[0], header)}",
+                hint="go on with the words that began it, or begin a new one",
+            )
+        self.entries = tuple(lines[1:])
+        # what a kill cut short is cut off
         os.ftruncate(self._file, len(whole))
         os.lseek(self._file, 0, os.SEEK_END)
         if not whole:

@@ -30,6 +30,9 @@ UNSHAPED_BYTES = 16 << 20
 """Each way, where no rate says how much ``time`` is."""
 
 COMPUTE_ITERATIONS = 2
+COMPUTE_SCALE = 400.0
+"""Makes the compute of a step a quarter of a second: what a busy machine wakes a rank too late is little of that."""
+
 _TCP_HEADERS = 20 + 32
 _ETHERNET_HEADER = 14
 
@@ -59,7 +62,7 @@ def config_of(config: ExperimentConfig, settings: BisectConfig, ground: Ground, 
     if probe.kind == "compute":
         repeats = max(COMPUTE_ITERATIONS, probe.repeats)
         workload: PairsConfig | DpConfig = DpConfig(
-            ranks=ranks, layers=1, hidden=32, ffn=64, sequence=64, iterations=repeats, compute_scale=100.0
+            ranks=ranks, layers=1, hidden=32, ffn=64, sequence=64, iterations=repeats, compute_scale=COMPUTE_SCALE
         )
     else:
         rounds = [
@@ -90,19 +93,11 @@ def load_bytes(ground: Ground, settings: BisectConfig, pair: Pair) -> int:
 
 
 def answers_of(
-    run: RunDir,
-    probe: Probe,
-    ground: Ground,
-    settings: BisectConfig,
-    expected: Expected,
-    *,
-    dilation: float,
-    busy: bool,
+    run: RunDir, probe: Probe, ground: Ground, settings: BisectConfig, expected: Expected, *, dilation: float
 ) -> list[Answer]:
-    """One answer for each question and repeat that the run measured. ``busy``: the emulating machine was saturated."""
-    alarm = settings.busy_false_alarm if busy else 0.0
+    """One answer for each question and repeat that the run measured."""
     if probe.kind == "compute":
-        return _compute_answers(run, ground, probe.questions, settings, dilation, alarm)
+        return _compute_answers(run, ground, probe.questions, settings, dilation)
     rates = flow_rates(run, dilation)
     typical = _typical(rates, ground)
     again = _sent_again(run, ground)
@@ -117,7 +112,7 @@ def answers_of(
             text = f"{rate / reference:.0%} of what its path allows"
             if losses:
                 text += f", {losses} segments sent again"
-            made.append(Answer(question, slow or lossy, alarm, text))
+            made.append(Answer(question, slow or lossy, text))
     return made
 
 
@@ -181,7 +176,7 @@ def stretches(run: RunDir, dilation: float) -> dict[int, tuple[float, ...]]:
 
 
 def _compute_answers(
-    run: RunDir, ground: Ground, questions: Sequence[Question], settings: BisectConfig, dilation: float, alarm: float
+    run: RunDir, ground: Ground, questions: Sequence[Question], settings: BisectConfig, dilation: float
 ) -> list[Answer]:
     found = stretches(run, dilation)
     every = [stretch for own in found.values() for stretch in own]
@@ -192,5 +187,5 @@ def _compute_answers(
     for place, question in enumerate(questions):
         for stretch in found.get(place, ()):
             bad = stretch > typical * (1 + settings.compute_margin_ratio)
-            made.append(Answer(question, bad, alarm, f"compute takes {stretch / typical:.2f} of what others' does"))
+            made.append(Answer(question, bad, f"compute takes {stretch / typical:.2f} of what others' does"))
     return made

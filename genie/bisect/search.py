@@ -12,12 +12,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from genie.bisect.belief import Answer, Belief, Hypothesis, Noise, Question
+from genie.bisect.belief import Answer, Belief, Hypothesis, Noise, Question, told_apart
 from genie.bisect.choice import Chooser
 from genie.bisect.rounds import Ground, Pair, best
 from genie.bisect.suspects import Suspect, compute_token
 
-LEAST_CUT_BITS = 0.02
+LEAST_CUT_BITS = 0.01
 """A probe that would tell less, even without errors, cannot separate what is left."""
 
 REPEATS = 4
@@ -84,7 +84,7 @@ class Search:
             Question.of(f"compute {host}", frozenset({compute_token(host)})) for host in ground.hosts if compute
         )
         self.universe = (*self._compute, *(ground.question(*ends) for ends in ground.flows))
-        self.belief = Belief(suspects, noise, self.universe, most_culprits=most_culprits)
+        self.belief = Belief(told_apart(suspects, self.universe), noise, self.universe, most_culprits=most_culprits)
         self._made: tuple[tuple[int, int], Probe] | None = None
 
     def next(self) -> Probe | None:
@@ -93,9 +93,12 @@ class Search:
             return None
         return self._candidate()
 
-    def learn(self, answers: Sequence[Answer]) -> None:
-        """Take the answers of one probe in. None of them: it was spoilt, and counts nevertheless."""
-        self.belief.learn(answers)
+    def learn(self, answers: Sequence[Answer], *, disturbed: float = 0.0) -> None:
+        """Take the answers of one probe in. None of them: it was spoilt, and counts nevertheless.
+
+        ``disturbed`` above 0 is the chance that the probe was disturbed as a whole, where something is known of it.
+        """
+        self.belief.learn(answers, disturbed=disturbed)
         self.probes += 1
 
     def conclusion(self) -> Conclusion | None:
@@ -105,7 +108,7 @@ class Search:
             return self._conclude(best_set, confidence, f"confidence {self.limits.confidence:g} is reached")
         if self.probes >= self.limits.probes:
             return self._conclude(None, confidence, f"the limit of {self.limits.probes} probes is reached")
-        if self.probes and self._candidate().cut_bits < LEAST_CUT_BITS and confidence < 0.5:
+        if self.probes and self._candidate().cut_bits < LEAST_CUT_BITS:
             return self._conclude(None, confidence, "no further probe could tell the remaining suspects apart")
         return None
 

@@ -11,39 +11,30 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
+from bisect_ground import ground
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genie.bisect import ddmin
-from genie.bisect.belief import Answer, Belief, Noise, Question, Way
+from genie.bisect.belief import Answer, Belief, Noise, Question, Way, told_apart
 from genie.bisect.choice import Chooser
 from genie.bisect.rounds import Ground, waves
 from genie.bisect.search import Conclusion, Limits, Search
 from genie.bisect.sprt import Rates, Sprt
-from genie.bisect.suspects import Suspect, path_tokens, port_token, suspects_of, weighted
+from genie.bisect.suspects import Suspect, path_tokens, suspects_of, weighted
 from genie.topology import LeafSpineConfig, Topology, build, paths
 
 STEADY = Noise(duties=((1.0, 1.0),))
 
 
+def plain(false_alarm: float, miss: float) -> Noise:
+    """No probe is disturbed, nobody intermittent: what can be worked out on paper."""
+    return Noise(false_alarm, miss, false_alarm, 0.5, ((1.0, 1.0),))
+
+
 @cache
 def fabric(hosts: int = 16, leaves: int = 4, spines: int = 4) -> Topology:
     return build(LeafSpineConfig(hosts=hosts, leaves=leaves, spines=spines))
-
-
-def ground(topology: Topology, seed: int, *, known: bool = True) -> Ground:
-    """Each flow goes one path drawn by ``seed``; not ``known``: the search is told all of them."""
-    hosts = tuple(node.name for node in topology.hosts)
-    rng = random.Random(seed)
-    flows = {}
-    for a, source in enumerate(hosts):
-        for b, target in enumerate(hosts):
-            if a != b:
-                trails = [path_tokens(trail, source) for trail in paths(topology, source, target)]
-                ways = tuple(Way(1 / len(trails), trail) for trail in trails)
-                flows[a, b] = (Way(1.0, rng.choice(trails)),) if known else ways
-    rates = {port_token(port.name): port.model.rate_bps for port in topology.ports}
-    return Ground(hosts, flows, dict.fromkeys(flows, 100_000_000), rates)
 
 
 def searched(
@@ -111,7 +102,7 @@ def suspect(name: str, *tokens: str, prior: float = 0.5) -> Suspect:
 def test_bayes_by_hand() -> None:
     """One suspect at even odds, one bad answer: 0.9 / (0.9 + 0.1)."""
     question = Question.of("q", frozenset({"t"}))
-    belief = Belief([suspect("a", "t")], Noise(0.1, 0.1, ((1.0, 1.0),)), [question])
+    belief = Belief([suspect("a", "t")], plain(0.1, 0.1), [question])
     assert belief.marginal(0) == pytest.approx(0.5)
     assert belief.entropy_bits() == pytest.approx(1.0)
     belief.learn([Answer(question, True)])
@@ -123,17 +114,31 @@ def test_bayes_by_hand() -> None:
 def test_an_unknown_path_says_in_proportion() -> None:
     """Two ways of equal chance: a bad answer says 0.5 * 0.8 + 0.1 = 0.5 of each against 0.1 of none."""
     question = Question("q", (Way(0.5, frozenset({"s"})), Way(0.5, frozenset({"t"}))))
-    belief = Belief([suspect("a", "s"), suspect("b", "t")], Noise(0.1, 0.1, ((1.0, 1.0),)), [question], most_culprits=1)
+    belief = Belief([suspect("a", "s"), suspect("b", "t")], plain(0.1, 0.1), [question], most_culprits=1)
     belief.learn([Answer(question, True)])
     # priors of none, {a}, {b} are equal; {a, b} is not considered
     assert [belief.of_set(c) for c in ((), (0,), (1,))] == pytest.approx([0.1 / 1.1, 0.5 / 1.1, 0.5 / 1.1])
 
 
-def test_a_disturbed_measurement_counts_less() -> None:
+def test_a_disturbed_probe_by_hand() -> None:
+    """Bad with 0.9 if guilty; if not, with 0.1, or 0.5 where disturbed, which is even: 0.9 / (0.9 + 0.3)."""
     question = Question.of("q", frozenset({"t"}))
-    belief = Belief([suspect("a", "t")], Noise(0.1, 0.1, ((1.0, 1.0),)), [question])
-    belief.learn([Answer(question, True, false_alarm=0.45)])
-    assert belief.marginal(0) == pytest.approx(0.9 / (0.9 + 0.45))
+    belief = Belief([suspect("a", "t")], Noise(0.1, 0.1, 0.5, 0.5, ((1.0, 1.0),)), [question])
+    belief.learn([Answer(question, True)])
+    assert belief.marginal(0) == pytest.approx(0.9 / (0.9 + 0.3))
+
+
+def test_what_goes_bad_all_at_once_says_less_than_what_goes_bad_alone() -> None:
+    """Scattered bad answers of one probe speak for a disturbance, one among good ones for a culprit."""
+    suspects = [suspect(name, name, prior=0.05) for name in "abcdef"]
+    questions = [Question.of(name, frozenset({name})) for name in "abcdef"]
+    alone, storm = Belief(suspects, STEADY, questions), Belief(suspects, STEADY, questions)
+    for _ in range(2):
+        alone.learn([Answer(question, question.name == "a") for question in questions])
+        storm.learn([Answer(question, question.name in "abcd") for question in questions])
+        storm.learn([Answer(question, False) for question in questions])
+    assert alone.marginal(0) > 0.95
+    assert storm.marginal(0) < 0.2
 
 
 def test_a_part_of_a_guilty_switch_is_not_a_second_culprit() -> None:
@@ -142,7 +147,19 @@ def test_a_part_of_a_guilty_switch_is_not_a_second_culprit() -> None:
     belief = Belief([whole, part], STEADY, questions)
     belief.learn([Answer(question, True) for question in questions])
     assert belief.of_set((0, 1)) == 0.0
-    assert belief.of_set((0,)) > 0.95
+    assert belief.of_set((0,)) > 0.9
+
+
+def test_what_no_probe_tells_apart_is_one_suspect_with_all_names() -> None:
+    """Two leaves: what passes a spine passes both its links, and leaves by the one as it came by the other."""
+    topology = fabric(4, 2, 2)
+    made = ground(topology, 1)
+    universe = [made.question(*ends) for ends in made.flows]
+    names = {suspect.name for suspect in told_apart(suspects_of(topology, compute=False), universe)}
+    assert "switch spine0 or link leaf0-spine0 or link leaf1-spine0" in names
+    assert "link leaf0-spine0 towards spine0 or link leaf1-spine0 towards leaf1" in names
+    assert {"nic h0", "link h0-leaf0", "link h0-leaf0 towards h0", "switch leaf0"} <= names
+    assert sum(name.count("spine1") for name in names) == 9
 
 
 def test_what_no_probe_meets_is_named() -> None:
@@ -157,7 +174,8 @@ def test_posteriors_add_up_and_do_not_depend_on_the_order(answers: list[tuple[se
     universe = [Question.of(name, frozenset({name})) for name in "abcde"]
     told = [Answer(Question.of("".join(sorted(tokens)), frozenset(tokens)), bad) for tokens, bad in answers]
     one, other = Belief(suspects, Noise(), universe), Belief(suspects, Noise(), universe)
-    one.learn(told)
+    for answer in told:
+        one.learn([answer])
     for answer in reversed(told):
         other.learn([answer])
     assert sum(h.posterior for h in one.hypotheses()) == pytest.approx(1.0)
@@ -300,16 +318,16 @@ def test_two_culprits_are_found_together() -> None:
 
 
 def test_searches_among_lies_are_right_as_often_as_they_say() -> None:
-    """Drawn culprits, none to two; confidence 95 % each, so of 20 at most 3 wrong but once in a hundred times."""
+    """Drawn culprits, none to two; confidence 95 % each, so of 9 at most 2 wrong but once in a hundred times."""
     names = [s.name for s in suspects_of(fabric())]
     right, used = 0, []
-    for seed in range(20):
+    for seed in range(9):
         guilty = random.Random(f"guilty {seed}").sample(names, seed % 3)
         found, probes = searched(guilty, seed)
         right += found.word != "inconclusive" and {s.name for s in found.culprits} == set(guilty)
         used.append(probes)
-    assert right >= 17
-    assert sorted(used)[10] <= 2 * math.log2(len(names)) + 6
+    assert right >= 7
+    assert sorted(used)[4] <= 2 * math.log2(len(names)) + 6
 
 
 def test_an_intermittent_culprit_is_found_and_called_so() -> None:
@@ -318,24 +336,29 @@ def test_an_intermittent_culprit_is_found_and_called_so() -> None:
     assert ([s.name for s in found.culprits], found.duty) == (["link leaf1-spine3"], 0.2)
 
 
-def test_a_search_over_unknown_paths_never_names_the_wrong_link() -> None:
-    """Told of no path, it knows the leaf; which of its equal uplinks it is, it cannot know, and says so."""
-    topology = fabric(8, 2, 2)
+@pytest.mark.parametrize(
+    ("guilty", "named"),
+    [("nic h5", "nic h5"), ("link leaf0-spine2", " or ".join(f"link leaf0-spine{n}" for n in range(4)))],
+)
+def test_over_unknown_paths_a_host_is_named_and_an_uplink_as_one_of_its_leaf(guilty: str, named: str) -> None:
+    """Told of no path, the search knows the leaf; which of its equal uplinks it is, it cannot know, and says so."""
+    topology = fabric()
     suspects = suspects_of(topology)
-    guilty = next(s for s in suspects if s.name == "nic h5")
-    truth, blind = ground(topology, 1), ground(topology, 1, known=False)
-    search = Search(suspects, blind, STEADY, Limits(probes=12), seed=1)
+    culprit = next(s for s in suspects if s.name == guilty)
+    blind = ground(topology, 1, known=False)
+    search = Search(suspects, blind, STEADY, Limits(probes=20), seed=1)
     while (probe := search.next()) is not None:
+        truth = ground(topology, search.probes)  # other ports, other paths
         places = {name: n for n, name in enumerate(truth.hosts)}
         answers = []
         for question in probe.questions:
             source, _, target = question.name.partition(">")
             tokens = truth.flows[places[source], places[target]][0].tokens if target else question.ways[0].tokens
-            answers.append(Answer(question, bool(tokens & guilty.tokens)))
+            answers.append(Answer(question, bool(tokens & culprit.tokens)))
         search.learn(answers)
     conclusion = search.conclusion()
     assert conclusion is not None
-    assert [s.name for s in conclusion.culprits] == ["nic h5"]
+    assert [s.name for s in conclusion.culprits] == [named]
 
 
 def test_the_same_answers_lead_to_the_same_probe() -> None:
