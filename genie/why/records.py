@@ -130,8 +130,10 @@ class LinkScore:
     ``drain_ratio``, of ``drain_samples`` samples of its queue: bytes that left while there was a queue over what its
     rate lets leave; ``lost`` packets that it dropped or lost by its own counters; ``loss_ratio`` the share of its
     packets that it seems to lose without counting them, by what hosts had to repeat (None: nothing speaks for it).
-    ``excess_ns`` is the time an iteration that the critical path waited for it. ``known`` is the share of its messages
-    whose route is known rather than spread over candidates.
+    ``slow_ratio`` is the share of its queue's time in which it emptied at less than 80 % of its rate: a port that is
+    slow at times has a good ``drain_ratio`` and a large one here. ``lack`` is what of its rate it surely lacks by its
+    queue. ``excess_ns`` is the time an iteration that the critical path waited for it. ``known`` is the share of its
+    messages whose route is known rather than spread over candidates.
     """
 
     port: str
@@ -147,6 +149,8 @@ class LinkScore:
     known: float
     text: str = ""
     loss_ratio: float | None = None
+    slow_ratio: float | None = None
+    lack: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ LEAST_DRAIN_SAMPLES = 8
 DRAIN_NOISE = 0.3
 """How far a single sample's rate is off, of the whole rate, where the emulating machine is busy."""
 
+STRETCH_SAMPLES = 5
+SLOW_RATIO = 0.8
+LEAST_SLOW = 0.1
+"""A busy machine that stands still makes a queue look slow for a moment: in healthy runs for up to 5 % of its time."""
+
 LEAST_LACK = 0.05
 """What a port must lack for sure to be named; 10 % of a rate are enough."""
 
@@ -45,10 +50,14 @@ _BASE_RATIO = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """How fast one port's queue emptied while it was not empty: rate over the rate it should have."""
+    """How fast one port's queue emptied while it was not empty: rate over the rate it should have, the median. It may
+    come and go: in ``slow`` of the stretches of `STRETCH_SAMPLES` samples it was below `SLOW_RATIO`, at ``slow_ratio``.
+    """
 
     samples: int
     ratio: float | None
+    slow: float = 0.0
+    slow_ratio: float = 1.0
 
     @property
     def sure(self) -> bool:
@@ -60,7 +69,9 @@ class Drain:
         """The share of its rate that it surely lacks: what chance may do to so few samples is taken off."""
         if self.ratio is None or not self.sure:
             return 0.0
-        return max(0.0, 1 - self.ratio - DRAIN_NOISE / math.sqrt(self.samples))
+        noise = DRAIN_NOISE / math.sqrt(self.samples)
+        at_times = self.slow * (1 - self.slow_ratio) if self.slow >= LEAST_SLOW else 0.0
+        return max(0.0, 1 - self.ratio - noise, at_times - noise)
 
 
 def unexplained_by_port(
@@ -84,7 +95,7 @@ def unexplained_by_port(
     known = np.zeros(len(network.ports))
     for port, drain in drains.items():
         if drain.ratio is not None and drain.lack >= LEAST_LACK:
-            known[port] = 1 - drain.ratio
+            known[port] = max(drain.lack, 1 - drain.ratio)
     root = np.sqrt(time / time[some].mean())
     rest = np.maximum(ratio - base - design @ known, 0.0)
     return _non_negative(design * root[:, None], rest * root)
@@ -118,12 +129,25 @@ def measure_drains(samples: PortSamples | None, recording: Recording, network: N
     places = np.flatnonzero(backlogged)
     rate = (sent[places + 1] - sent[places]) / (time[places + 1] - time[places])
     at = port[places]
+    # stretches of samples that all saw a queue
+    reach = np.concatenate([[0], np.cumsum(backlogged)])
+    whole = np.flatnonzero(reach[STRETCH_SAMPLES:] - reach[:-STRETCH_SAMPLES] == STRETCH_SAMPLES)
+    stretch = (sent[whole + STRETCH_SAMPLES] - sent[whole]) / (time[whole + STRETCH_SAMPLES] - time[whole])
+    stretch_at = port[whole]
     found = {}
     for number in range(len(network.ports)):
-        own = rate[at == number]
-        should = network.rates[number]
-        ratio = float(np.median(own) / should) if len(own) and not np.isnan(should) else None
-        found[number] = Drain(len(own), ratio)
+        own, should = rate[at == number], network.rates[number]
+        if not len(own) or np.isnan(should):
+            found[number] = Drain(len(own), None)
+            continue
+        each = stretch[stretch_at == number] / should
+        slow = each[each < SLOW_RATIO]
+        found[number] = Drain(
+            samples=len(own),
+            ratio=float(np.median(own) / should),
+            slow=len(slow) / len(each) if len(each) >= LEAST_DRAIN_SAMPLES else 0.0,
+            slow_ratio=float(np.median(slow)) if len(slow) else 1.0,
+        )
     return found
 
 
@@ -151,7 +175,6 @@ def score_links(
     scores = []
     for k, name in enumerate(network.ports):
         drain = drains.get(k, Drain(0, None))
-        drained = drain.ratio if drain.sure else None
         score, rate = _combine(float(taken[k]), drain, messages[k] > 0)
         loss = losses.get(k)
         if loss is not None:
@@ -169,8 +192,10 @@ def score_links(
                 drain_samples=drain.samples,
                 lost=_lost(counters, name),
                 known=float(known[k] / messages[k]) if messages[k] else 0.0,
-                text=_say(float(taken[k]), drained, drain.samples, int(messages[k]), loss),
+                text=_say(float(taken[k]), drain, int(messages[k]), loss),
                 loss_ratio=loss.ratio if loss else None,
+                slow_ratio=drain.slow if drain.sure else None,
+                lack=drain.lack,
             )
         )
     return tuple(sorted(scores, key=lambda score: (-score.score, -score.excess_ns, score.port)))
@@ -207,12 +232,14 @@ def _lost(counters: CountersRecord, port: str) -> int | None:
     return total
 
 
-def _say(taken: float, drained: float | None, samples: int, messages: int, loss: Loss | None) -> str:
+def _say(taken: float, drain: Drain, messages: int, loss: Loss | None) -> str:
     parts = []
     if loss is not None:
         parts.append(f"seems to lose {loss.ratio:.1%} of its packets without counting them")
-    if drained is not None:
-        parts.append(f"emptied its queue at {drained:.0%} of its rate ({samples} samples)")
+    if drain.sure and drain.ratio is not None:
+        parts.append(f"emptied its queue at {drain.ratio:.0%} of its rate ({drain.samples} samples)")
+        if drain.slow >= LEAST_SLOW and drain.ratio >= SLOW_RATIO:
+            parts[-1] += f", but at {drain.slow_ratio:.0%} for {drain.slow:.0%} of that time"
     if taken >= 0.05:
         parts.append(f"{taken:.0%} of the time of its {messages} messages is explained by no load")
     return "; ".join(parts)

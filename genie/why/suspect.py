@@ -26,7 +26,7 @@ from genie.why.records import (
     LinkScore,
     Suspect,
 )
-from genie.why.scores import LEAST_LACK, Drain
+from genie.why.scores import LEAST_LACK
 from genie.why.shares import Shares
 
 LEAST_MESSAGE_SCORE = 0.25
@@ -69,7 +69,7 @@ def _link(links: Sequence[LinkScore], iteration_ns: float) -> Suspect | None:
         return None
     best = links[0]
     lossy = [score for score in links if score.loss_ratio is not None]
-    if Drain(best.drain_samples, best.drain_ratio).lack >= LEAST_LACK:
+    if best.lack >= LEAST_LACK:
         alike = [score for score in links if score.link == best.link and score.score >= ALIKE_RATIO * best.score]
     elif lossy and lossy[0] is best:
         alike = lossy

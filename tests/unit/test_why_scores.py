@@ -118,6 +118,27 @@ def test_a_sampled_queue_tells_its_rate(tmp_path: Path, ratio: float, count: int
         assert f"emptied its queue at {ratio:.0%} of its rate" in why.verdict
 
 
+@pytest.mark.parametrize(
+    ("share", "named"),
+    [pytest.param(0.3, True, id="at a quarter for a third of the time"), pytest.param(0.0, False, id="never")],
+)
+def test_a_port_that_is_slow_at_times_is_named(tmp_path: Path, share: float, named: bool) -> None:
+    """Its median is all of its rate, which says nothing about the rest."""
+    job = all_to_all(star(4), lambda sender, receiver: 100.0)
+    sent = 0.0
+    for k in range(300):
+        job.samples.append((10 + k, 2, 5000, round(sent)))
+        sent += BYTES_A_MS * (0.25 if k % 100 < 100 * share else 1.0)
+    why = explain(job.write(tmp_path / "run"))
+    score = {score.port: score for score in why.link_scores}["h1/leaf0"]
+    assert score.drain_ratio == pytest.approx(1, abs=0.01)
+    assert score.slow_ratio == pytest.approx(share, abs=0.03)
+    assert (why.suspect.names[:1] == ("h1/leaf0",)) == named
+    if named:
+        assert score.score == pytest.approx(0.3 * 0.75, abs=0.04)
+        assert "but at 25% for 3" in why.verdict
+
+
 def test_waiting_is_laid_where_the_queue_was(tmp_path: Path) -> None:
     """A message waits 9 ms; only the receiver's port of its route had a queue then."""
     job = all_to_all(star(2), lambda sender, receiver: 10.0 if sender == 0 else 1.0)
