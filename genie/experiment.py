@@ -225,10 +225,16 @@ def finish_sweep(
         if config.report.html and (directory / "sweep.json").is_file():
             from genie.report.html import write_or_say
 
-            lines += [problem] if (problem := write_or_say(directory)) else [f"page: {directory / 'report.html'}"]
+            problem = write_or_say(directory)
+            lines.append(problem or f"page: {terminal.shown_path(directory)}/report.html")
         if config.tracking.mlflow.enabled:
             logged = track.log_sweep(
-                runs, config.tracking.mlflow, out=Path(config.out), name=directory.name, factors=factors
+                runs,
+                config.tracking.mlflow,
+                out=Path(config.out),
+                name=directory.name,
+                factors=factors,
+                page=directory / track.PAGE,
             )
             lines.append(f"MLflow: not logged: {logged.problem}" if logged.problem else f"MLflow: {logged.look}")
         lines.append(f"runs: {terminal.shown_path(directory)}")

@@ -97,14 +97,16 @@ def log_sweep(
     out: Path,
     name: str,
     factors: Factors | None = None,
+    page: Path | None = None,
     force: bool = False,
 ) -> Logged:
     """Log a sweep: a parent run called ``name`` with the comparison table, and every run of it nested below.
 
-    ``factors`` are what was swept. Never raises for what goes wrong with MLflow; ``problem`` counts what could not be
-    logged.
+    ``factors`` are what was swept, ``page`` is the sweep's report, if it was written. Never raises for what goes wrong
+    with MLflow; ``problem`` counts what could not be logged.
     """
-    group = _Group("genie.sweep", name, sweep_markdown(runs, factors), "sweep.md")
+    pages = (page,) if page is not None and page.is_file() else ()
+    group = _Group("genie.sweep", name, sweep_markdown(runs, factors), "sweep.md", artifacts=pages)
     return _log_group(runs, group, config, out, "genie report RUN_DIR --log", force)
 
 

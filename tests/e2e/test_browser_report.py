@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from html_runs import EVIL, compared, hostile, large, reason, three_arms
+from html_runs import EVIL, compared, hostile, large, reason, swept, three_arms
 
-from genie.report.html import render_aba_report, render_report
+from genie.report.html import render_aba_report, render_report, render_sweep_report
 from genie.why.store import write_why
 
 CHROMIUM = shutil.which("chromium")
@@ -24,11 +24,12 @@ pytestmark = [
 ]
 WIDTHS = {"desk": 1280, "phone": 390}
 SCHEMES = ("light", "dark")
-KINDS = ("run", "hostile", "large", "aba")
+KINDS = ("run", "hostile", "large", "aba", "sweep")
 SAID = {
     "run": ["INCONCLUSIVE", "genie workload=moe seed=1", "1.82x", "link_flap_short: in effect", "Look first at: link"],
     "hostile": ["MEASURED", EVIL],
     "large": ["MEASURED", "64 of 192 ports", "Bytes between ranks"],
+    "sweep": ["MEASURED", "7 of 8", "fault and workload together", "3-link_rate-dp"],
     "aba": ["DEGRADED", "RECOVERED", "2.05x", "b: with the fault"],
 }
 
@@ -44,6 +45,7 @@ def pages(tmp_path_factory):
         "hostile": render_report(hostile(root / "hostile")),
         "large": render_report(large(root / "large")),
         "aba": render_aba_report(three_arms(root / "aba")),
+        "sweep": render_sweep_report(swept(root / "sweep")),
     }
     for name, text in texts.items():
         (root / f"{name}.html").write_text(text)
@@ -108,7 +110,7 @@ def test_it_can_be_read_everywhere(open_page, kind, place, scheme):
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[place]
     shown, hidden = (".wide", ".narrow") if place == "desk" else (".narrow", ".wide")
     charts = page.locator(f"figure {shown} svg")
-    assert charts.count() >= 5
+    assert charts.count() >= (2 if kind == "sweep" else 5)
     for number in range(charts.count()):
         box = charts.nth(number).bounding_box()
         assert box["height"] > 60
@@ -119,7 +121,7 @@ def test_it_can_be_read_everywhere(open_page, kind, place, scheme):
 
 
 @pytest.mark.parametrize("place", WIDTHS)
-@pytest.mark.parametrize("kind", ["run", "aba"])
+@pytest.mark.parametrize("kind", ["run", "aba", "sweep"])
 def test_words_in_charts_are_large_enough_and_inside(open_page, kind, place):
     page = open_page(kind, width=WIDTHS[place])
     outside = page.evaluate(

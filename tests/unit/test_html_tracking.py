@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import pytest
-from html_runs import compared, three_arms
+from html_runs import compared, swept, three_arms
 
 from genie import track
 from genie.report.html import charts, write_report
@@ -41,6 +41,13 @@ def test_three_arms_have_theirs_on_the_run_above_them(tmp_path, config):
     logged = track.log_aba(folder, config, out=tmp_path)
     assert {"report.html", "aba.json", "charts"} <= artifacts(config, logged)
     assert "charts/arms-iterations.svg" in artifacts(config, logged, "charts")
+
+
+def test_a_sweep_has_its_page_on_the_run_above_its_runs(tmp_path, config):
+    folder = swept(tmp_path)
+    page = write_report(folder)
+    logged = track.log_sweep((), config, out=tmp_path, name=folder.name, page=page)
+    assert artifacts(config, logged) == {"report.html", "sweep.md"}
 
 
 def test_without_a_page_there_are_no_charts(tmp_path, config):

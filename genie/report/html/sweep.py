@@ -75,6 +75,10 @@ def _effects(found: Sequence[Effect], map_of_two: HeatMap | None) -> Iterator[Bl
     if shown is not None:
         said = "Median iteration, from matched pairs only: runs of one repeat that agree in every other key."
         yield Block(sentences=(said,), figure=shown)
+    apart = [f"{e.key}={e.value} / {e.reference}" for e in found if e.ratio is None]
+    if apart:
+        said = f"No two valid runs differ in this only, so nothing is known of: {', '.join(apart)}."
+        yield Block(sentences=(said,))
     if map_of_two is not None and (drawn := two_keys(map_of_two)) is not None:
         yield Block(figure=drawn)
 
