@@ -116,14 +116,21 @@ void VerbsEndpoint::open_device(std::uint32_t own_ipv4) {
     }
     device_ = *fitting.front();
     int count = 0;
+    bool iwarp = false;
     ibv_device** const list = library_.get_device_list(&count);
     if (list == nullptr) fail_errno(Code::kTransport, "cannot list RDMA devices");
     for (int i = 0; i < count && context_ == nullptr; ++i) {
-        if (device_.name == library_.get_device_name(list[i]))
-            context_ = {library_.open_device(list[i]), {library_.close_device}};
+        if (device_.name != library_.get_device_name(list[i])) continue;
+        iwarp = list[i]->transport_type == IBV_TRANSPORT_IWARP;
+        context_ = {library_.open_device(list[i]), {library_.close_device}};
     }
     const int error = errno;
     library_.free_device_list(list);
+    if (iwarp) {
+        fail("RDMA device " + device_.name +
+             " speaks iWARP, which has no immediate data: expected RoCE or InfiniBand; use transport=tcp or "
+             "ofi");
+    }
     if (context_ == nullptr) fail(with_reason("cannot open RDMA device " + device_.name, error));
 }
 
@@ -151,6 +158,10 @@ void VerbsEndpoint::choose_port() {
         fail(where() + ": " + port_->chosen.why);
     }
     gid_ = *found;
+    if (gid_.index > 255) {  // a queue pair's attributes have eight bits for it
+        fail(where() + ": its GID index " + std::to_string(gid_.index) +
+             " is above 255; remove unused addresses");
+    }
     mtu_ = port_->attributes.active_mtu;
     if (settings_.mtu_bytes > 0) {
         if (settings_.mtu_bytes > genie::mtu_bytes(mtu_)) {

@@ -299,6 +299,7 @@ struct Refused {
 TEST_CASE("what cannot be is refused when a rank opens, with the limit and the cure") {
     const Refused cases[] = {
         {"no device", {}, [](FakeDevice& fake) { fake.absent = true; }, "this host has no RDMA device"},
+        {"iWARP", {}, [](FakeDevice& fake) { fake.iwarp = true; }, "fake0 speaks iWARP"},
         {"another name", {{"device", "mlx5_9"}}, nullptr, "has no RDMA device mlx5_9, but fake0"},
         {"no such port", {{"port", "2"}}, nullptr, "fake0 has 1 port(s), found transport.port=2"},
         {"port down",

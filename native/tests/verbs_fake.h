@@ -57,6 +57,7 @@ class FakeDevice {
     ibv_port_attr port{};
     std::uint32_t most_inline = 4096;
     bool absent = false;
+    bool iwarp = false;
     bool refuse_memory = false;
     bool corrupt = false;   // one bit of each message turns over on its way
     bool shuffled = false;  // messages of different queue pairs overtake one another
@@ -76,7 +77,7 @@ class FakeDevice {
         port.gid_tbl_len = 4;
         port.link_layer = IBV_LINK_LAYER_ETHERNET;
         most_inline = 4096;
-        refuse_memory = corrupt = shuffled = absent = false;
+        refuse_memory = corrupt = shuffled = absent = iwarp = false;
         clock = nullptr;
         inside = 0;
         complaint.clear();
@@ -336,6 +337,7 @@ inline const VerbsLibrary& FakeDevice::library() {
     static const VerbsLibrary kTable = [] {
         VerbsLibrary table;
         table.get_device_list = [](int* count) {
+            get().device_.transport_type = get().iwarp ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
             auto** const list = new ibv_device* [2] { &get().device_, nullptr };
             *count = get().absent ? 0 : 1;
             return list;
