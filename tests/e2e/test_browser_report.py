@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import genie_command
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
@@ -198,3 +199,18 @@ def test_names_from_outside_run_nothing(open_page):
     assert page.locator("script").count() == 1
     assert page.locator("img").count() == 0
     assert page.evaluate("document.title").startswith("MEASURED: ")
+
+
+@pytest.mark.netns
+def test_a_run_ends_with_a_page_that_opens(open_page, pages, tmp_path):
+    done = genie_command.run(*genie_command.SMALL, "tracking.mlflow.enabled=false", cwd=tmp_path)
+    (directory,) = genie_command.run_directories(tmp_path / "runs")
+    assert (directory / "report.html").is_file(), done.stderr
+    assert "report.html" in done.stdout
+    shutil.copy(directory / "report.html", pages / "real.html")
+    page = open_page("real")
+    picture(page, "real")
+    assert page.locator("figure .wide svg").count() >= 9
+    text = page.locator("body").inner_text()
+    for sentence in ("all_to_all", "leaf0/spine0", "What an iteration's time went to", "Where each rank's time goes"):
+        assert sentence in text
