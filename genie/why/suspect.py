@@ -60,7 +60,8 @@ def find_suspect(
     if host is not None and link is not None:
         stretched = shares.causes.get(STRETCH, 0.0) + shares.causes.get(PEER, 0.0)
         waits = shares.causes.get(QUEUEING, 0.0) + shares.causes.get(RECOVERY, 0.0)
-        return host if stretched > waits else link
+        first, second = (host, link) if stretched > waits else (link, host)
+        return Suspect(first.kind, first.names, f"{first.text}. Besides, {second.text}")
     return host or link or Suspect("none", (), "")
 
 

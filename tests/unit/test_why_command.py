@@ -65,6 +65,12 @@ def test_a_slow_host_as_people_read_it(tmp_path: Path) -> None:
     golden("slow_host.txt", why_command([str(tmp_path / "stretched")]))
 
 
+def test_a_slow_host_does_not_hide_a_slow_link(tmp_path: Path) -> None:
+    why = explain(job(slow_ms=8, stretch_ms=5).write(tmp_path / "both"))
+    assert (why.suspect.kind, why.suspect.names) == ("link", ("leaf1/h2",))
+    assert "Besides, host h3: compute takes 1.50 times its plan" in why.suspect.text
+
+
 def test_a_healthy_run_as_people_read_it(tmp_path: Path) -> None:
     job().write(tmp_path / "healthy")
     golden("healthy.txt", why_command([str(tmp_path / "healthy")]))
