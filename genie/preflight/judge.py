@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from genie.preflight.config import PreflightConfig
 from genie.preflight.record import Finding, Matrices, Matrix, cells
@@ -21,6 +22,8 @@ from genie.preflight.schedule import Way
 from genie.units import format_ns
 
 Cell = tuple[int, int]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 Values = Mapping[Cell, float]
 
 MAD_TO_SIGMA = 1.4826
@@ -44,16 +47,20 @@ class _Scale:
     threshold: float
     margin: float
 
-    def is_off(self, value: float, others: Sequence[float]) -> bool:
-        """Whether a value is out of line among others."""
-        middle = float(np.median(others))
-        spread = MAD_TO_SIGMA * float(np.median(np.abs(np.asarray(others) - middle)))
-        worse = self.sign * (value - middle)
-        return worse > self.threshold * spread and self.beyond(value, middle)
+    def off(self, values: Floats, middle: Floats | float, spread: Floats | float) -> Bools:
+        """Which values are out of line among others of this median and spread."""
+        worse = self.sign * (values - middle)
+        return (worse > self.threshold * spread) & (worse > self.margin * middle)
 
     def beyond(self, value: float, typical: float) -> bool:
         """Whether a value is worse than a typical one by more than the margin."""
         return self.sign * (value - typical) > self.margin * typical
+
+
+def _spread(values: Floats) -> tuple[float, float]:
+    """Median, and the median absolute deviation as a standard deviation."""
+    middle = float(np.median(values))
+    return middle, MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
 
 
 @dataclass(slots=True)
@@ -138,37 +145,101 @@ def _way(ways: Mapping[Cell, Way], cell: Cell) -> Way:
 
 def _among_others(values: Values, ways: Mapping[Cell, Way], scale: _Scale, off: _Off, *, symmetric: bool) -> bool:
     """Hosts first, the worst one by one, each against the pairs without it; then what is left, pair by pair."""
-    left = dict(values)
+    if not values:
+        return False
+    table = _Table.of(values, ways)
     asked = False
     while True:
-        worst: tuple[float, dict[Cell, float]] | None = None
-        for own in _sides(left, symmetric=symmetric):
-            host, mine = own
-            others = _by_way({c: v for c, v in left.items() if host not in c}, ways)
-            held = {c: others[_way(ways, c)] for c in mine if len(others.get(_way(ways, c), ())) >= LEAST_OTHERS}
-            if len(held) < 2 or len(held) < MOST_RATIO * len(mine):
-                continue
-            asked = True
-            bad = {c: float(np.median(o)) for c, o in held.items() if scale.is_off(left[c], o)}
-            if len(bad) < max(2.0, MOST_RATIO * len(held)):
-                continue
-            how_bad = float(np.median([abs(math.log(left[c] / typical)) for c, typical in bad.items()]))
-            if worst is None or (len(bad) * how_bad) > worst[0]:
-                worst = len(bad) * how_bad, bad
+        worst: tuple[float, int, Bools] | None = None
+        for host in table.hosts():
+            could, found = table.worse_side(host, scale, symmetric=symmetric)
+            asked |= could
+            if found is not None and (worst is None or found[0] > worst[0]):
+                worst = found[0], host, found[1]
         if worst is None:
             break
-        for cell, typical in worst[1].items():
-            off.add(cell, "others", typical)
-            del left[cell]
-    for alike in _cells_by_way(left, ways).values():
-        if len(alike) < LEAST_ALIKE:
+        _, host, bad = worst
+        middle, _ = table.others(table.touching(host))
+        for place in np.flatnonzero(bad).tolist():
+            off.add(table.cell(place), "others", float(middle[table.way[place]]))
+        table.left &= ~bad
+    for way in range(table.ways):
+        alike = table.left & (table.way == way)
+        if alike.sum() < LEAST_ALIKE:
             continue
         asked = True
-        found = [left[cell] for cell in alike]
-        for cell in alike:
-            if scale.is_off(left[cell], found):
-                off.add(cell, "others", float(np.median(found)))
+        middle_of_all, spread = _spread(table.value[alike])
+        for place in np.flatnonzero(alike & scale.off(table.value, middle_of_all, spread)).tolist():
+            off.add(table.cell(place), "others", middle_of_all)
     return asked
+
+
+@dataclass(slots=True)
+class _Table:
+    """The values as columns: from, to, the number of their way; ``left`` says which are not out of line yet."""
+
+    source: npt.NDArray[np.int64]
+    target: npt.NDArray[np.int64]
+    value: Floats
+    way: npt.NDArray[np.int64]
+    ways: int
+    left: Bools
+
+    @staticmethod
+    def of(values: Values, ways: Mapping[Cell, Way]) -> _Table:
+        numbers: dict[Way, int] = {}
+        cells_in_order = sorted(values)
+        way = [numbers.setdefault(_way(ways, cell), len(numbers)) for cell in cells_in_order]
+        pairs = np.asarray(cells_in_order, dtype=np.int64)
+        column = np.asarray([values[cell] for cell in cells_in_order], dtype=np.float64)
+        everything = np.ones(len(column), dtype=bool)
+        return _Table(pairs[:, 0], pairs[:, 1], column, np.asarray(way, dtype=np.int64), len(numbers), everything)
+
+    def cell(self, place: int) -> Cell:
+        return int(self.source[place]), int(self.target[place])
+
+    def hosts(self) -> list[int]:
+        """Hosts of the values that are left, in order."""
+        ends: list[int] = np.unique(np.concatenate([self.source[self.left], self.target[self.left]])).tolist()
+        return ends
+
+    def touching(self, host: int) -> Bools:
+        """Which values are a host's, in either direction."""
+        found: Bools = (self.source == host) | (self.target == host)
+        return found
+
+    def others(self, apart: Bools) -> tuple[Floats, Floats]:
+        """Median and spread of each way, without the values ``apart``; NaN where too few are left."""
+        middle, spread = np.full(self.ways, np.nan), np.full(self.ways, np.nan)
+        rest = self.left & ~apart
+        for way in range(self.ways):
+            found = self.value[rest & (self.way == way)]
+            if len(found) >= LEAST_OTHERS:
+                middle[way], spread[way] = _spread(found)
+        return middle, spread
+
+    def worse_side(self, host: int, scale: _Scale, *, symmetric: bool) -> tuple[bool, tuple[float, Bools] | None]:
+        """Whether a host can be held against the pairs without it; and its worse direction, if most of that is out of
+        line: how bad it is, and which values.
+        """
+        own = self.touching(host)
+        middle, spread = (column[self.way] for column in self.others(own))
+        with np.errstate(invalid="ignore"):
+            is_off = scale.off(self.value, middle, spread)
+        could, worst = False, None
+        for side in [own] if symmetric else [self.source == host, self.target == host]:
+            mine = self.left & side
+            held = mine & ~np.isnan(middle)
+            if held.sum() < 2 or held.sum() < MOST_RATIO * mine.sum():
+                continue
+            could = True
+            bad = held & is_off
+            if bad.sum() < max(2.0, MOST_RATIO * held.sum()):
+                continue
+            how_bad = float(bad.sum() * np.median(np.abs(np.log(self.value[bad] / middle[bad]))))
+            if worst is None or how_bad > worst[0]:
+                worst = how_bad, bad
+        return could, worst
 
 
 def _below_ports(values: Values, ways: Mapping[Cell, Way], least_ratio: float, off: _Off) -> bool:
@@ -184,33 +255,23 @@ def _than_before(values: Values, then: Values, scale: _Scale, off: _Off) -> bool
     changes = {cell: values[cell] / then[cell] for cell in values.keys() & then.keys() if then[cell] > 0}
     if not changes:
         return False
-    every = list(changes.values())
-    moved = scale.beyond(float(np.median(every)), 1.0)
+    every = np.asarray(list(changes.values()))
+    middle, spread = _spread(every)
+    moved = scale.beyond(middle, 1.0) or len(every) < LEAST_ALIKE
     for cell, change in changes.items():
-        if scale.beyond(change, 1.0) and (moved or len(every) < LEAST_ALIKE or scale.is_off(change, every)):
+        if scale.beyond(change, 1.0) and (moved or bool(scale.off(np.asarray([change]), middle, spread)[0])):
             off.add(cell, "before", then[cell])
     return True
 
 
 def _sides(values: Values, *, symmetric: bool) -> Iterable[tuple[int, list[Cell]]]:
     """(host, its values) of each direction of each host: what it sends, what it receives."""
-    for host in sorted({place for cell in values for place in cell}):
-        if symmetric:
-            yield host, [cell for cell in values if host in cell]
-        else:
-            yield host, [cell for cell in values if cell[0] == host]
-            yield host, [cell for cell in values if cell[1] == host]
-
-
-def _by_way(values: Values, ways: Mapping[Cell, Way]) -> dict[Way, list[float]]:
-    return {way: [values[cell] for cell in alike] for way, alike in _cells_by_way(values, ways).items()}
-
-
-def _cells_by_way(values: Values, ways: Mapping[Cell, Way]) -> dict[Way, list[Cell]]:
-    found: dict[Way, list[Cell]] = {}
+    sides: dict[tuple[int, int], list[Cell]] = {}
     for cell in values:
-        found.setdefault(_way(ways, cell), []).append(cell)
-    return found
+        for end, host in enumerate(cell):
+            sides.setdefault((host, 0 if symmetric else end), []).append(cell)
+    for (host, _), mine in sorted(sides.items()):
+        yield host, mine
 
 
 # -- names for it -------------------------------------------------------------------------------------------------
