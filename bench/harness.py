@@ -29,6 +29,7 @@ from genie.fabric.netns import NetnsFabric
 from genie.fabric.program import FabricProgram
 from genie.launch.agents import Agents, Assignment
 from genie.topology import SingleSwitchConfig
+from genie.transport import RankPlace, TcpTransport, TransportConfig
 from genie.workload.check import check
 
 
@@ -68,24 +69,34 @@ def fabric(hosts: int, *, shaped_bps: str = "", packets: str = "bulk", ecn: bool
 
 
 def replay(
-    net: NetnsFabric, mapping: Mapping[str, Any], collectives: CollectivesConfig, **settings: Any
+    net: NetnsFabric,
+    mapping: Mapping[str, Any],
+    collectives: CollectivesConfig,
+    transport: TransportConfig | None = None,
+    **settings: Any,
 ) -> list[Events]:
-    """Run a workload on ``net``, a rank a host in turn, and return each rank's events."""
+    """Run a workload on ``net``, a rank a host in turn, and return each rank's events. ``transport`` None is tcp."""
+    carrier = transport or TcpTransport()
     checked = check(workload.load(dict(mapping)))
     programs = lower(checked, collectives)
     hosts = [node.name for node in net.topology.hosts]
     placed = [hosts[rank % len(hosts)] for rank in range(len(programs))]
-    chosen = EngineSettings(run_id=secrets.token_bytes(16), **settings)
+    chosen = EngineSettings(run_id=secrets.token_bytes(16), transport=carrier.name, **settings)
     endpoints = [Endpoint(int(ipaddress.IPv4Address(net.address(host))), 7000 + r) for r, host in enumerate(placed)]
     with tempfile.TemporaryDirectory(prefix="genie-bench-") as folder:
         directory = Path(folder)
         (directory / "events").mkdir()
         (directory / "log").mkdir()
         assignments = {
-            p.rank: Assignment(p.rank, placed[p.rank], encode(p, chosen, endpoints), f"events/rank-{p.rank}.evt")
+            p.rank: Assignment(
+                p.rank,
+                placed[p.rank],
+                encode(p, chosen, endpoints, carrier.settings(RankPlace(p.rank, placed[p.rank]))),
+                f"events/rank-{p.rank}.evt",
+            )
             for p in programs
         }
-        with Agents(net, directory, log=print, connect_timeout_s=30) as agents:
+        with Agents(net, directory, log=print, connect_timeout_s=30, agent=carrier.agent) as agents:
             agents.muster(assignments)
             race = agents.race(None, lambda _: None)
             if not race.outcome.ok:

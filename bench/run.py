@@ -16,12 +16,14 @@ from pathlib import Path
 
 import engine
 import network
+import transports
 from harness import Row
 
 BENCHMARKS = {
     "point_to_point": network.point_to_point,
     "shaped": network.shaped,
     "against_gloo": network.against_gloo,
+    "transports": transports.against_our_tcp,
     "timers": engine.timers,
     "walk": engine.walk,
     "read_trace": engine.read_trace,

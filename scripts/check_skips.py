@@ -48,6 +48,7 @@ ALLOWED: tuple[tuple[str, str, Callable[[], bool]], ...] = (
     (r"(sch_red marks|only the BPF marker)", "this kernel marks by sch_red", lambda: probe().has("red")),
     (r"fabric cannot have the fault", "needs root or another kernel", lambda: _is_user() or not probe().has("nft")),
     (r"needs clang and llvm", "only root can install them", _is_user),
+    (r"needs (libfabric|libgloo)-dev", "only root can install them", _is_user),
     (r"needs an sshd", "only root can have one", _is_user),
     (r"no fib_multipath_hash_seed", "kernel older than 6.11", lambda: not Path(_HASH_SEED).exists()),
     (r"cgroup v1 with cpu", "this kernel has cgroup v2, or only root may", _no_cgroup_v1),
