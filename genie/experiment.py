@@ -379,14 +379,15 @@ def _guard(plan: Plan, fabric: Fabric, audit: AuditLog, say: Narrator) -> Guard:
 def _measure(plan: Plan, directory: RunDir, baseline: str) -> Judgement | None:
     """Measure, judge, draw: all from the run directory. None where nothing was recorded."""
     from genie.results.timeline import write_timeline
-    from genie.why.store import explain_and_store
+    from genie.why.store import explain_or_say
 
     if not any(directory.path.glob("events/*.evt")):
         return None
     judgement = judge_and_store(
         directory, runs_root=Path(plan.config.out), baseline=baseline, thresholds=plan.config.judge
     )
-    explain_and_store(directory)
+    if problem := explain_or_say(directory):
+        print(problem, file=sys.stderr)
     if plan.config.report.timeline:
         write_timeline(directory)
     if plan.config.report.html:

@@ -40,6 +40,18 @@ def explain_and_store(run: RunDir) -> Why | None:
     return why
 
 
+def explain_or_say(run: RunDir) -> str:
+    """`explain_and_store` at the end of a run; "" or a sentence why it went wrong. What was measured is on the disk by
+    then: nothing that goes wrong with its explanation, a defect included, may hide the result.
+    """
+    try:
+        explain_and_store(run)
+    except Exception as error:
+        what = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        return f"no {FILE_NAME}: {what}; genie why {run.path} shows more"
+    return ""
+
+
 def write_why(run: RunDir, why: Why) -> None:
     """Write it, replacing what was there."""
     content = {"format": FORMAT, "version": VERSION, **to_plain(why)}

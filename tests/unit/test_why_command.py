@@ -16,7 +16,7 @@ from genie.why.command import run as why_command
 from genie.why.difference import compare
 from genie.why.explain import explain
 from genie.why.records import CAUSES
-from genie.why.store import FILE_NAME, explain_and_store, load_why
+from genie.why.store import FILE_NAME, explain_and_store, explain_or_say, load_why
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "why"
 
@@ -134,6 +134,17 @@ def test_a_run_that_cannot_be_explained_says_so_in_its_diary(tmp_path: Path) -> 
     line = json.loads((tmp_path / "run" / "journal.jsonl").read_text().splitlines()[-1])
     assert line["event"] == "not explained"
     assert "warm-up" in line["reason"]
+
+
+def test_a_defect_costs_a_run_nothing_but_its_explanation(tmp_path: Path, monkeypatch) -> None:
+    run = job().write(tmp_path / "run")
+    assert explain_or_say(run) == ""
+
+    def broken(run: object) -> None:
+        raise ZeroDivisionError("three apples among none")
+
+    monkeypatch.setattr("genie.why.store.explain", broken)
+    assert "no why.json: ZeroDivisionError: three apples among none; genie why" in explain_or_say(run)
 
 
 @pytest.mark.parametrize(
