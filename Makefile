@@ -1,11 +1,12 @@
 # Two commands: `make demo` sets up and runs the main job, `make test` sets up and passes every test.
-.PHONY: help demo test soak lab setup format clean
+.PHONY: help demo test soak lab studies setup format clean
 
 help:
 	@echo "make demo    set up, then run the main job: healthy, then with ECN marking off"
 	@echo "make test    set up with the development tools, then lint, type-check and test everything"
 	@echo "make soak    the same with every case of the longest tables, and longer fuzzing; before a release"
 	@echo "make lab     two virtual machines with netem, red and Soft-RoCE on a wire (docs/lab.md)"
+	@echo "make studies all studies of experiments/, for 15 minutes on an idle machine (docs/studies.md)"
 	@echo "make setup   system packages where missing, .venv, the build"
 	@echo "make format  format Python and C++"
 	@echo "make clean   remove builds and caches (runs/ and .venv stay)"
@@ -22,6 +23,9 @@ soak:
 lab:
 	@scripts/setup --lab
 	@scripts/lab up
+
+studies:
+	@experiments/run all
 
 setup:
 	@scripts/setup
