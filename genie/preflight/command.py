@@ -27,6 +27,7 @@ from genie.errors import (
     EXIT_VERDICT_FAILED,
     ConfigError,
     GenieError,
+    RunAborted,
     closest,
 )
 from genie.preflight import record as records
@@ -66,7 +67,14 @@ def run(arguments: Sequence[str]) -> int:
     if config.dry_run:
         print(prepared.render())
         return EXIT_OK
-    return act(prepared, reproduce_line(arguments, command=("genie", "preflight")))
+    try:
+        return act(prepared, reproduce_line(arguments, command=("genie", "preflight")))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise RunAborted(
+            f"the preflight could not go on: {error}", hint="its files are below out=DIR, and need room there"
+        ) from error
 
 
 def read_line(arguments: Sequence[str]) -> tuple[CommandLine, PreflightConfig]:

@@ -436,6 +436,15 @@ def test_an_error_is_told_after_what_was_measured(act, tmp_path, capsys) -> None
     assert record.status == "aborted"
 
 
+def test_a_full_disk_is_no_defect(act, tmp_path, capsys, monkeypatch) -> None:
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "write_record", full)
+    assert act(Fake(Measured((matrices(4),)))) == 4
+    assert "genie: the preflight could not go on: [Errno 28] No space left on device" in capsys.readouterr().err
+
+
 def test_pairs_that_failed_are_findings_and_the_rest_is_judged(act, tmp_path) -> None:
     cells = {c: [0.0985e9] for c in [(a, b) for a in range(4) for b in range(4) if a != b] if c != (1, 2)}
     measured = Measured((matrices_of("", 4, Samples(cells, {})),), (("", (1, 2), "ib_write_bw ended with status 1"),))
