@@ -54,7 +54,7 @@ def _said(fault: FaultOutcome, why: str, material: Material) -> Iterator[str]:
         )
     placed = when(fault, material.metrics)
     if placed:
-        yield f"In effect {placed}."
+        yield f"{'Applied' if why else 'In effect'} {placed}."
     parts = next((found for found in material.metrics.windowed if found.fault == fault.name), None)
     if parts is not None:
         yield f"{met(parts)}."

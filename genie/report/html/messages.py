@@ -98,7 +98,7 @@ def distribution(series: Sequence[tuple[str, Drawn]], material: Material) -> Fig
         top = 16 + legend(canvas, entries, 12, 14, width - 8)
         plot = Plot(58, top + 12, width - 14, top + (220 if narrow else 280))
         canvas.height = plot.bottom + 42
-        unit = time_unit(high)
+        unit = time_unit(math.sqrt(low * high))  # several decades: the unit of the middle
         x = Log(low, high, plot.left, plot.right)
         plot.x_axis(canvas, x, unit, f"completion time, model time ({unit.name})", 5 if narrow else 12)
         y = Tail(nines, plot.bottom, plot.top)
