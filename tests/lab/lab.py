@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from guests import PORT, SHARED, WIRE, Size
+from guests import PORT, RDMA_DEVICES, SHARED, WIRE, Size
 from monitor import qmp
 from parts import LabError
 
@@ -263,6 +263,9 @@ def write_access(run: Path, state: list[dict[str, Any]], size: Size) -> None:
     inventories = {"hosts.yml": on_wire} | ({"hosts_switch.yml": at_switch} if size.switch else {})
     for file, said in inventories.items():
         hosts = {name: reached[name] | said[name] for name in reached}
+        if size.rdma:
+            for host in hosts.values():
+                host["genie_rdma_devices"] = [RDMA_DEVICES[host["genie_interface"]]]
         (run / file).write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": every}}, sort_keys=False))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import parts
 import pytest
 from lab import Lab
+from lab_runs import until
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,9 @@ def restored(lab: Lab) -> Iterator[Lab]:
         yield lab
     finally:
         lab.cable(plugged=True)
+        carrier = ("cat", "/sys/class/net/wire0/carrier")
+        for name in lab.names:
+            until(lambda name=name: lab.output(name, *carrier).strip() == "1", f"no carrier on {name}", 30)
         shape = "tc qdisc replace dev wire0 root handle 7e1e: $shaper"
         mark = "tc qdisc replace dev wire0 parent 7e1e:1 handle 7e1f: $marker"
         for name in lab.names:

@@ -54,6 +54,9 @@ def wire(lab):
     """The lab, whose wire is then made again what it was at boot."""
     with restored(lab):
         yield lab
+    port = ("rdma", "link", "show", f"{roce.DEVICE}/1")
+    for name in lab.names:
+        until(lambda name=name: "state ACTIVE" in lab.output(name, *port), f"{roce.DEVICE} of {name} stays down", 30)
 
 
 @pytest.fixture
@@ -109,4 +112,8 @@ def clean(lab):
     before = {name: roce.resources(lab, name) for name in lab.names}
     yield
     for name, had in before.items():
-        until(lambda name=name, had=had: roce.resources(lab, name) == had, f"RDMA resources stay on {name}", 20)
+        until(
+            lambda name=name, had=had: all(entry in had for entry in roce.resources(lab, name)),
+            f"RDMA resources stay on {name}",
+            30,
+        )

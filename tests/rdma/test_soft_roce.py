@@ -17,7 +17,7 @@ with Context(name="rxe0") as context:
     print(json.dumps({"state": port.state, "mtu": port.active_mtu, "gids": gids}))
 """
 ACTIVE, MTU_4096, ROCE_V2 = 4, 5, 1  # of ibv_port_state, ibv_mtu and ibv_gid_type_sysfs
-SIZE_BYTES, COUNT = 65536, 100
+SIZE_BYTES, COUNT = 65536, 60
 PACKETS = COUNT * SIZE_BYTES // roce.PAYLOAD_BYTES
 
 
@@ -66,9 +66,9 @@ def test_lost_packets_are_seen_by_the_responder_and_cost_more_than_their_share(w
     before = {name: roce.counters(wire, name) for name in wire.names}
     lossy = roce.write_gbps(wire, SIZE_BYTES, COUNT)
     found = roce.counted(wire, before)
-    # 32 packets of 1600 are lost, fewer than 8 of them once in a million runs.
-    assert found["vm2"]["out_of_seq_request"] >= 4, found
-    assert found["vm1"]["rcvd_seq_err"] >= 4, found
+    # Some 19 packets of 960 are lost, fewer than 4 of them once in 200,000 runs.
+    assert found["vm2"]["out_of_seq_request"] >= 2, found
+    assert found["vm1"]["rcvd_seq_err"] >= 2, found
     # Go-back-N: whatever was under way behind a lost packet is sent again.
     assert found["vm1"]["sent_pkts"] > sent + found["vm1"]["rcvd_seq_err"], (sent, found)
     again = found["vm1"]["sent_pkts"] / sent - 1

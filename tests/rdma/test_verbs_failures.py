@@ -19,9 +19,10 @@ IN_TIME_S = 50
 
 
 def moving(lab, run):
-    """Wait until packets of the run go over the wire; none if it has ended already."""
+    """Wait until packets of the run go over the wire. Raises what ended it, if that is over already."""
     before = roce.counters(lab, "vm1")["rcvd_pkts"]
     until(lambda: run.done() or roce.counters(lab, "vm1")["rcvd_pkts"] > before + 50, "no RDMA on the wire", 120)
+    assert not run.done(), run.exception()
 
 
 def ended(run):
@@ -38,6 +39,8 @@ def test_a_pulled_cable_ends_the_run_by_the_name_of_what_gave_up(wire, over_wire
         wire.cable(plugged=False)
         text, seconds = ended(run)
     say(f"cable pulled, {seconds:.1f} s later: {text}")
+    assert "IBV_WC_RETRY_EXC_ERR" in text
+    assert {"vm1", "vm2"} <= set(text.replace(":", " ").split())
 
 
 def test_a_killed_agent_leaves_no_queue_pair_and_no_region(lab, over_wire, clean, say):

@@ -1,5 +1,6 @@
 """What lost packets cost RDMA and TCP on the same wire: go-back-N beside selective repair, with the counters."""
 
+import json
 from dataclasses import dataclass
 
 import pytest
@@ -63,14 +64,29 @@ def test_loss_costs_rdma_more_than_tcp(wire, over_wire, clean, say):
     say(f"all-reduce of {SIZE_BYTES >> 10} KiB, 2 ranks, {RATE_MBPS} Mb/s, netem on both ends of the wire:")
     say(" loss   TCP ms  sent again   RDMA ms  sent again  gaps  retries   (a mean iteration; packets an iteration)")
     for ratio, iterations in ITERATIONS.items():
-        one, other, all_of = tcp[ratio], rdma[ratio], iterations + 1
-        say(
-            f"{ratio:>5} {one.mean_ms:8.0f} {one.again / all_of:11.1f} {other.mean_ms:9.0f} {again[ratio] / all_of:11.1f} "
-            f"{other.gaps:5} {other.retries:8}"
-        )
+        one, other, each = tcp[ratio], rdma[ratio], iterations + 1
+        left = f"{ratio:>5} {one.mean_ms:8.0f} {one.again / each:11.1f}"
+        say(f"{left} {other.mean_ms:9.0f} {again[ratio] / each:11.1f} {other.gaps:5} {other.retries:8}")
     assert rdma["0%"].gaps == 0
     assert rdma["0.1%"].gaps + rdma["0.1%"].retries > 0
     assert tcp["1%"].again > 0
     assert rdma["1%"].gaps > 0
     # By counts, which a busy host does not change: for a lost packet RDMA sends all behind it, TCP the packet.
     assert again["1%"] > 3 * tcp["1%"].again
+
+
+def test_genies_own_packet_loss_is_proven_on_rdma(wire, over_wire, clean, say):
+    before = {name: roce.counters(wire, name) for name in wire.names}
+    words = ("transport=verbs", PATIENCE, "workload=collective", "workload.ranks=2", f"workload.sizes=[{SIZE_BYTES}]")
+    loss = ("fault=[packet_loss]", "fault.packet_loss.targets=[vm1-vm2]", "fault.packet_loss.parameters.ratio=1%")
+    run = over_wire.race(*words, *loss, "workload.iterations=5")
+    (fault,) = json.loads((run.path / "faults.json").read_text())["faults"]
+    lost, packets = (
+        sum(value for key, value in fault["facts"].items() if key.endswith(end)) for end in (".lost", ".packets")
+    )
+    counted = roce.counted(wire, before).values()
+    gaps, retries = (sum(of.get(key, 0) for of in counted) for key in ("out_of_seq_request", "completer_retry_err"))
+    say(f"packet_loss 1% by Ansible: {lost} of {packets} RDMA packets lost, {gaps} gaps, {retries} retries")
+    assert (fault["state"], fault["reverted"]) == ("in_effect", True), fault["checks"]
+    assert lost > 0
+    assert gaps + retries > 0

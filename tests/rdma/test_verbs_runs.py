@@ -40,6 +40,7 @@ def of_kind(found, kind):
     return next(entry for entry in found["collectives"] if entry["kind"] == kind)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("collective", ["auto", "tree", "halving_doubling"])
 def test_every_collective_arrives_whole(over_wire, clean, all_kinds, collective):
     words = ("workload=chakra", f"workload.path={all_kinds}", "workload.iterations=2", f"collective={collective}")
@@ -56,6 +57,7 @@ def test_a_trace_of_a_model_is_replayed(over_wire, clean, say):
     assert (found["world"], found["iterations_done"]) == (RANKS, 1)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("split", ["false", "true"], ids=["in turns", "split"])
 def test_two_ranks_have_four_queue_pairs_in_each_direction(lab, over_wire, clean, split):
     words = ("workload=collective", "workload.ranks=2", "workload.sizes=[256KiB]", "workload.iterations=30")
