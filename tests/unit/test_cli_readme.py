@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from genie.argv import parse
-from genie.compose import compose
+from genie.compose import compose, sweep_cells
 from genie.help import summaries
 from genie.paths import conf_dir
 from genie.schema import DEFAULT_FILES, TOP_LEVEL_KEYS, parse_config
@@ -26,7 +26,8 @@ def test_links_lead_somewhere(target: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.split()[1] not in SUB_COMMANDS])
 def test_commands_compose(command: str) -> None:
-    for job in compose(parse(shlex.split(command)[1:])):
+    line = parse(shlex.split(command)[1:])
+    for job in [cell for cell, _ in sweep_cells(line)] if line.multirun else compose(line):
         parse_config(job.mapping, job.choices)
 
 
