@@ -25,7 +25,7 @@ from genie.why.recording import Recording
 from genie.why.records import LinkScore
 
 LEAST_DRAIN_SAMPLES = 8
-DRAIN_NOISE = 0.3
+DRAIN_NOISE = 0.5
 """How far a single sample's rate is off, of the whole rate, where the emulating machine is busy."""
 
 STRETCH_SAMPLES = 5
@@ -126,7 +126,9 @@ def measure_drains(samples: PortSamples | None, recording: Recording, network: N
     port = records["port"][order].astype(np.int64)
     time, sent, queue = (records[name][order].astype(np.float64) for name in ("mono_ns", "tx_bytes", "backlog_bytes"))
     backlogged = (np.diff(port) == 0) & (queue[1:] > 0) & (queue[:-1] > 0) & (np.diff(time) > 0)
-    places = np.flatnonzero(backlogged)
+    # between two samples of a short queue it may have been empty: one of its neighbours must have seen a queue too
+    in_company = np.concatenate([[False], backlogged[:-1]]) | np.concatenate([backlogged[1:], [False]])
+    places = np.flatnonzero(backlogged & in_company)
     rate = (sent[places + 1] - sent[places]) / (time[places + 1] - time[places])
     at = port[places]
     # stretches of samples that all saw a queue
