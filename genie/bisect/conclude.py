@@ -92,7 +92,9 @@ def changes_record(
     culprits = []
     for changes in guilty:
         own = [run for run in search.runs if set(changes) <= set(run.changes)]
-        evidence = [_state(run, search.reference_ns) for run in own if run.bad]
+        evidence = [
+            _state(run, search.reference_ns) for run in sorted(own, key=lambda run: len(run.changes)) if run.bad
+        ]
         together = "" if len(changes) == 1 else ", only together"
         confirm = [f"genie {shlex.join(words_of(base, ()))}".rstrip(), f"genie {shlex.join(words_of(base, changes))}"]
         name = " + ".join(changes)
