@@ -17,15 +17,11 @@ HEALTHY_NS = {"ring": ring_all_reduce_ns, "tree": binomial_all_reduce_ns, "all_t
 WHERE = {"h0-switch0": "rank 0", "h7-switch0": "rank 7"}
 
 
-def form(algorithm: str, target: str, ratio: float) -> float | None:
-    """The closed form's slowdown; None where there is none.
-
-    1/f for a ring and an all-to-all, whichever link is slow. A binomial tree's root carries all that is its time, so
-    1/f there too, and nothing is said of its leaves. A double binary tree has no closed form.
+def form(algorithm: str, ratio: float) -> float | None:
+    """The closed form's slowdown: 1/f for a ring and an all-to-all, whichever link is slow. Trees have none (None):
+    what waits for the slow link and what for others depends on who is a leaf, and on how messages share a card.
     """
-    if algorithm in ("ring", "all_to_all") or (algorithm == "tree" and target == "h0-switch0"):
-        return 1 / ratio
-    return None
+    return 1 / ratio if algorithm in ("ring", "all_to_all") else None
 
 
 def tell(study: Study, rows: Sequence[Row]) -> Telling:
@@ -42,7 +38,7 @@ def tell(study: Study, rows: Sequence[Row]) -> Telling:
         )  # fmt: skip
         for row in (row for row in rows if row.line == algorithm):
             target, ratio = study.value(row, TARGET), parse_ratio(study.value(row, RATE))
-            slower, by_form = _ratio(row.median_ns, twin.median_ns), form(algorithm, target, ratio)
+            slower, by_form = _ratio(row.median_ns, twin.median_ns), form(algorithm, ratio)
             table_rows.append(
                 (
                     algorithm, WHERE[target], f"{ratio:g}", _ms(row.median_ns), "–",

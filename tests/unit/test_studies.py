@@ -211,12 +211,11 @@ def test_a_slow_link_is_compared_with_its_closed_form():
         off = 1.5 if line == "all_to_all" and ratio == 4 else 1.0
         rows.append(row(line, factors, metrics((100 * ratio * off, 100 * ratio * off))))
     told = teller("slow_link")(load("slow_link"), rows)
-    assert told.said[0] == "8 of 10 slowdowns are within 10 % of the closed form."
+    assert told.said[0] == "6 of 8 slowdowns are within 10 % of the closed form."
     assert [sentence for sentence in told.said[1:] if "rank 7 at 0.25: 6.00x where" in sentence]
     by_form = {(r[0], r[1], r[2]): r[6] for r in told.table.rows}
     assert by_form["ring", "rank 7", "0.25"] == "4.00x"
-    assert by_form["tree", "rank 0", "0.5"] == "2.00x"
-    assert by_form["tree", "rank 7", "0.5"] == by_form["double_binary_tree", "rank 0", "0.5"] == "–"
+    assert by_form["tree", "rank 0", "0.5"] == by_form["double_binary_tree", "rank 0", "0.5"] == "–"
 
 
 def test_incast_says_where_it_leaves_the_closed_form():
@@ -226,7 +225,13 @@ def test_incast_says_where_it_leaves_the_closed_form():
         form_ms = closed.incast_ns(senders, 65536, 25e6) / MS
         late = 3 if factors["topology.ecn"] == "False" and senders >= 16 else 1.02
         rows.append(
-            row(line, factors, metrics([form_ms * late] * 2, fabric=FabricTotals(drops=senders, retransmits=0)))
+            row(
+                line,
+                factors,
+                metrics(
+                    [form_ms * late * 1.9, form_ms * late * 0.1], fabric=FabricTotals(drops=senders, retransmits=0)
+                ),
+            )
         )
     told = teller("incast")(load("incast"), rows)
     assert told.said == (
