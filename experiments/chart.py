@@ -53,7 +53,11 @@ def lines(
         narrow = width < 500
         canvas = Canvas(width, 0, title)
         styles = _styles(series)
-        entries = [(style, one.name) for style, one in zip(styles, series, strict=True) if one.points]
+        entries = [
+            (style if one.closed or one.joined else style.replace("l", "f"), one.name)
+            for style, one in zip(styles, series, strict=True)
+            if one.points
+        ]
         entries += [("window", "fault in effect")] if windows else []
         top = 16 + legend(canvas, entries, 52, 14, width - 8)
         plot = Plot(52, top + 14, width - 16, top + (220 if narrow else 300))
@@ -100,7 +104,8 @@ def bars(key: str, title: str, reading: str, axis: Axis, shown: Sequence[Bar], t
     def draw(width: int) -> str:
         narrow = width < 500
         canvas = Canvas(width, 0, title)
-        top = 16 + legend(canvas, [("f0", "measured"), ("ref", "closed form")], 12, 14, width - 8)
+        entries = [("f0", "measured"), *([("ref", "closed form")] if any(bar.closed for bar in shown) else [])]
+        top = 16 + legend(canvas, entries, 12, 14, width - 8)
         each = 40 if narrow else 26
         left = 12 if narrow else 230
         plot = Plot(left, top, width - 60, top + each * len(shown) + 4)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import re
 import subprocess
 import sys
 import time
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
 KEYS = {"title", "question", "common", "lines", "smallest"}
 ALWAYS = ("transport.spin=0", "report.html=false", "report.timeline=false", "tracking.mlflow.enabled=false", "yes=true")
+_MEASURED = re.compile(r"UTC: [1-9]\d* of \d+ runs may be believed")
 BEGIN, END = "<!-- results: written by experiments/run -->", "<!-- end of results -->"
 
 
@@ -209,9 +211,12 @@ def cell(value: float | None, text: str = "{:.3g}") -> str:
 
 def write(telling: Telling, rows: Sequence[Row], folder: Path, *, new: bool) -> list[Path]:
     """``table.csv``, ``figure.svg`` and the results in ``README.md`` (between its two marks) of a study's folder; in a
-    ``new`` folder ``results.md``. Raises RunInvalid, and writes nothing, where no number may be believed.
+    ``new`` folder ``results.md``. Raises RunInvalid, and writes nothing, where no number may
+    be believed, or none was measured now and one was before.
     """
-    if telling.figure is None:
+    target = folder / ("results.md" if new else "README.md")
+    kept = not new and _MEASURED.search(target.read_text()) is not None
+    if telling.figure is None or (kept and all(row.metrics is None for row in rows)):
         raise RunInvalid(
             "no run of this study may be believed, so nothing was written: " + " ".join(refusals(rows)),
             hint="repeat it on a machine that has nothing else to do",
@@ -219,7 +224,6 @@ def write(telling: Telling, rows: Sequence[Row], folder: Path, *, new: bool) -> 
     folder.mkdir(parents=True, exist_ok=True)
     text = "\n".join((BEGIN, "", machine(rows), "", markdown(telling.table), "", "![figure](figure.svg)", "",
                       *(f"* {sentence}" for sentence in (*telling.said, *refusals(rows))), "", END))  # fmt: skip
-    target = folder / ("results.md" if new else "README.md")
     if not new:
         before, _, rest = target.read_text().partition(BEGIN)
         _, mark, after = rest.partition(END)

@@ -327,6 +327,16 @@ def test_nothing_is_written_where_no_run_may_be_believed(tmp_path):
     assert (tmp_path / "README.md").read_text() == "as it was"
 
 
+def test_what_was_measured_before_is_not_replaced_by_what_was_not(tmp_path):
+    (tmp_path / "README.md").write_text(f"{BEGIN}\n{END}\n")
+    study.write(told(tmp_path), [row("a", {}, None)], tmp_path, new=False)  # what is computed needs no run
+    study.write(told(tmp_path), [row("a", {}, metrics((1, 1)))], tmp_path, new=False)
+    before = (tmp_path / "README.md").read_text()
+    with pytest.raises(RunInvalid, match="nothing was written"):
+        study.write(told(tmp_path), [row("a", {}, None)], tmp_path, new=False)
+    assert (tmp_path / "README.md").read_text() == before
+
+
 def test_a_readme_without_a_place_for_results_is_refused(tmp_path):
     (tmp_path / "README.md").write_text("no marks")
     with pytest.raises(ConfigError, match="no place for results"):
