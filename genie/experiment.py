@@ -22,7 +22,7 @@ import yaml
 from rich.console import Console
 
 from genie import schema
-from genie.engine.encode import Endpoint, encode
+from genie.engine.encode import LISTEN_PORT, Endpoint, encode
 from genie.errors import (
     EXIT_INVALID,
     EXIT_OK,
@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 DEFAULT_SAMPLE_INTERVAL_NS = 10_000_000
 SAMPLER_PATIENCE_S = 5.0
 SILENCE_MARGIN_S = 2.0
-LISTEN_PORT = 7000
-"""Rank r of a seeded run listens on this plus r: with its source ports, so that ECMP gives the same paths again."""
 
 
 @dataclass(frozen=True, slots=True)

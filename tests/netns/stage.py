@@ -27,10 +27,10 @@ from genie.argv import parse
 from genie.compose import compose
 from genie.engine import wire
 from genie.engine.binaries import find_binary
-from genie.engine.encode import Endpoint, encode
+from genie.engine.encode import LISTEN_PORT, Endpoint, encode
 from genie.engine.events import read_events
 from genie.errors import GenieError
-from genie.experiment import LISTEN_PORT, Session
+from genie.experiment import Session
 from genie.fabric.netns import MARKER_MAP
 from genie.plan import Plan
 from genie.report.progress import Narrator

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from why_maker import MTU, RATE_BPS, Job, call, compute, leaf_spine, payload
 
-from genie import experiment
-from genie.engine import encode
 from genie.results.rundir import RunDir
 from genie.topology import LeafSpineConfig, build
 from genie.topology.routes import address_plan
@@ -153,10 +151,6 @@ def test_the_topology_of_a_plan_is_the_one_that_ran(tmp_path: Path) -> None:
     for node in original.nodes:
         assert ours.nodes[node.name].routes == theirs.nodes[node.name].routes
         assert ours.nodes[node.name].address == theirs.nodes[node.name].address
-
-
-def test_ranks_listen_where_paths_are_computed_for() -> None:
-    assert experiment.LISTEN_PORT == encode.LISTEN_PORT
 
 
 def test_hops_are_chosen_evenly_and_by_each_nodes_own_seed() -> None:
