@@ -299,7 +299,7 @@ bool VerbsTransport::same_pattern(Flow& flow, const Frame& frame, Sink& sink) {
         const std::uint8_t* const data =
             settings_.mode == VerbsMode::kWrite
                 ? flow.slots + flow.delivered % settings_.slots * flow.slot_bytes + part.offset
-                : reinterpret_cast<const std::uint8_t*>(
+                : endpoint_->place_at(
                       queues_[flow.first_queue + first + i].receives.place_of(arrival.request).addr);
         const std::size_t same = pattern.compare(data, part.offset, part.bytes);
         if (same == part.bytes) continue;

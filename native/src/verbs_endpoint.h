@@ -82,6 +82,9 @@ class VerbsEndpoint {
     std::uint64_t address_of(const std::uint8_t* place) const {
         return reinterpret_cast<std::uint64_t>(place);
     }
+    const std::uint8_t* place_at(std::uint64_t address) const {
+        return memory() + (address - address_of(memory()));
+    }
     std::uint32_t lkey() const { return memory_->lkey; }
     std::uint32_t rkey() const { return memory_->rkey; }
     std::uint32_t inline_bytes() const { return inline_bytes_; }
