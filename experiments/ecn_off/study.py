@@ -11,8 +11,15 @@ from genie.report.html.scale import Unit
 from genie.results.metrics import Metrics
 from genie.results.statistics import median
 
-JOBS = ("moe", "dp")
-FAULTS = ("none", "ecn_off")
+CASES = (
+    ("moe", "none", "on"),
+    ("moe", "ecn_off", "off"),
+    ("dp", "none", "on"),
+    ("dp", "ecn_off", "off"),
+    ("dp_unmarked", "none", "built without"),
+)
+"""Line, fault, and what the table calls it. The last is for a job that is never marked: switching marking off is then
+no fault in effect, and its run invalid."""
 
 
 def typical(rows: Sequence[Row], number: Callable[[Metrics], float | None]) -> float | None:
@@ -24,31 +31,33 @@ def typical(rows: Sequence[Row], number: Callable[[Metrics], float | None]) -> f
 def tell(study: Study, rows: Sequence[Row]) -> Telling:
     """A row for each job and state of marking; the queue's closed form is the limit at which a port drops."""
     table_rows, shown, said = [], [], []
-    for job in JOBS:
-        times: dict[str, float | None] = {}
-        tails: dict[str, float | None] = {}
-        for fault in FAULTS:
-            own = [row for row in rows if row.line == job and study.value(row, "fault") == fault]
-            times[fault] = typical(own, lambda m: m.iteration.median.value if m.iteration else None)
-            tails[fault] = typical(own, lambda m: m.iteration.p99.value if m.iteration else None)
-            queue = typical(own, lambda m: m.fabric.queue_p99_bytes)
-            table_rows.append(
-                (
-                    job,
-                    "on" if fault == "none" else "off",
-                    f"{sum(row.metrics is not None for row in own)} of {len(own)}",
-                    cell(_scaled(times[fault], 1e6), "{:.0f}"),
-                    cell(_scaled(tails[fault], 1e6), "{:.0f}"),
-                    cell(_scaled(queue, 1024), "{:.0f}"),
-                    cell(typical(own, lambda m: m.fabric.ce_marked), "{:.0f}"),
-                    cell(typical(own, lambda m: m.fabric.drops), "{:.0f}"),
-                    cell(typical(own, lambda m: m.fabric.retransmits), "{:.0f}"),
-                )
+    marked: dict[str, tuple[float | None, float | None]] = {}
+    for line, fault, marking in CASES:
+        job = study.word(line, "workload")
+        own = [row for row in rows if row.line == line and study.value(row, "fault") == fault]
+        time = typical(own, lambda m: m.iteration.median.value if m.iteration else None)
+        tail = typical(own, lambda m: m.iteration.p99.value if m.iteration else None)
+        queue = typical(own, lambda m: m.fabric.queue_p99_bytes)
+        table_rows.append(
+            (
+                job,
+                marking,
+                f"{sum(row.metrics is not None for row in own)} of {len(own)}",
+                cell(_scaled(time, 1e6), "{:.0f}"),
+                cell(_scaled(tail, 1e6), "{:.0f}"),
+                cell(_scaled(queue, 1024), "{:.0f}"),
+                cell(typical(own, lambda m: m.fabric.ce_marked), "{:.0f}"),
+                cell(typical(own, lambda m: m.fabric.drops), "{:.0f}"),
+                cell(typical(own, lambda m: m.fabric.retransmits), "{:.0f}"),
             )
-            shown.append(Bar(f"{job}, marking {table_rows[-1][1]}", queue, None))
-        ratios = [_ratio(found["ecn_off"], found["none"]) for found in (times, tails)]
-        if None not in ratios:
-            said.append(f"{job} without marking: median iteration {ratios[0]:.2f}x, slowest {ratios[1]:.2f}x.")
+        )
+        shown.append(Bar(f"{job}, marking {marking}", queue, None))
+        if marking == "on":
+            marked[job] = (time, tail)
+            continue
+        median_ratio, tail_ratio = _ratio(time, marked[job][0]), _ratio(tail, marked[job][1])
+        if median_ratio is not None and tail_ratio is not None:
+            said.append(f"{job}, marking {marking}: median iteration {median_ratio:.2f}x, slowest {tail_ratio:.2f}x.")
     table = Table(
         (
             "job",

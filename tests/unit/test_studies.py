@@ -256,7 +256,7 @@ def test_a_flap_costs_what_its_iterations_took_longer():
 
 def test_ecn_off_compares_medians_and_tails():
     def of(factors, repeat, job):
-        off = factors["fault"] == "ecn_off"
+        off = factors.get("fault") == "ecn_off"
         times = [100, 100, 130 if off and job == "moe" else 100]
         return metrics(times, fabric=FabricTotals(queue_p99_bytes=102400 if off else 51200, ce_marked=0, drops=repeat))
 
@@ -266,7 +266,8 @@ def test_ecn_off_compares_medians_and_tails():
         for repeat in (0, 1)
     ]
     told = teller("ecn_off")(load("ecn_off"), rows)
-    assert told.said[0] == "moe without marking: median iteration 1.00x, slowest 1.30x."
+    assert told.said[0] == "moe, marking off: median iteration 1.00x, slowest 1.30x."
+    assert told.said[2] == "dp, marking built without: median iteration 1.00x, slowest 1.00x."
     assert told.table.rows[1] == ("moe", "off", "2 of 2", "100", "130", "100", "0", "0", "–")
 
 
