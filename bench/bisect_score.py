@@ -41,7 +41,7 @@ RUN = ("workload=pairs", "workload.ranks=16", "workload.pings=0", "warmup=0", "t
 SECRET = 1_000_003
 """The seed of a case's fault is its number times this: nothing that the search is given holds it."""
 
-WINDOW = ("window.at=0s", "window.for=200ms", "window.period=1s")
+WINDOW = ("window.at=0s", "window.period=1s", "window.duty=0.2")
 KINDS: dict[str, tuple[str, ...]] = {
     "uplink_50": ("+fault=uplink_degraded", "fault.uplink_degraded.parameters.rate=50%"),
     "uplink_25": ("+fault=uplink_degraded", "fault.uplink_degraded.parameters.rate=25%"),

@@ -28,6 +28,8 @@ def render(record: BisectRecord) -> str:
         parts.append(f"hidden     {'; '.join(record.hidden)} (put there for this search, which was not told)")
     parts += [f"note       {note}" for note in record.notes]
     parts.append(f"folder     {record.path}")
+    if record.tracking:
+        parts.append(f"MLflow     {record.tracking['look']}")
     parts.append(f"again      {record.reproduce}")
     return "\n".join(parts) + "\n"
 
