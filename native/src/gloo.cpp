@@ -143,7 +143,7 @@ void GlooTransport::connect_all(const std::vector<Endpoint>& endpoints,
 }
 
 void GlooTransport::make_lanes() {
-    if (!program_.verify()) payload_.resize(std::max(send_bytes_, receive_bytes_) + 1);
+    if (!program_.verify()) payload_.resize(send_bytes_ + receive_bytes_ + 1);
     for (std::uint32_t i = 0; i < program_.connections.size(); ++i) {
         GlooLane::Options options;
         options.connection = i;

@@ -44,7 +44,7 @@ GlooLane::GlooLane(Options options, ::gloo::transport::Context& context, GlooRep
       reports_(reports),
       own_(options.shared == nullptr ? options.send_bytes + options.receive_bytes : 0),
       outgoing_(options.shared == nullptr ? own_.data() : options.shared),
-      incoming_(options.shared == nullptr ? own_.data() + options.send_bytes : options.shared) {
+      incoming_(outgoing_ + options.send_bytes) {
     head_out_buffer_ = context.createUnboundBuffer(&head_out_, sizeof head_out_);
     head_in_buffer_ = context.createUnboundBuffer(&head_in_, sizeof head_in_);
     out_buffer_ = context.createUnboundBuffer(outgoing_, options_.send_bytes);
