@@ -69,6 +69,7 @@ Opened OfiTransport::open() {
     wanted.sends = peers_.size() * (slots_ + 2);
     wanted.receives = peers_.size() * (slots_ + kCreditReceives + 1);
     wanted.message_bytes = std::max(send_bytes_, receive_bytes_);
+    OfiLibrary::expect_ranks(header.world);
     endpoint_ = std::make_unique<OfiEndpoint>(wanted);
     memory_ = std::make_unique<OfiMemory>();
     provider_ = endpoint_->provider();

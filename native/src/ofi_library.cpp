@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace genie {
@@ -45,6 +46,11 @@ OfiLibrary load() {
 }
 
 }  // namespace
+
+// ofi_rxm makes a completion queue for so many peers, 256 unless it is told: more than Soft-RoCE can have.
+void OfiLibrary::expect_ranks(std::uint32_t ranks) {
+    ::setenv("FI_UNIVERSE_SIZE", std::to_string(std::max(ranks, 2U)).c_str(), 0);
+}
 
 const OfiLibrary& OfiLibrary::get() {
     static const OfiLibrary library = load();

@@ -27,6 +27,8 @@ struct OfiLibrary {
     decltype(&::fi_strerror) strerror;
     decltype(&::fi_version) version;
 
+    // What the library shall know when it is loaded: how many ranks a job has. Nothing changes once it is.
+    static void expect_ranks(std::uint32_t ranks);
     // Loaded by the first who asks. Throws Failure (kConnect): it is missing or too old, and what to install.
     static const OfiLibrary& get();
 
