@@ -122,7 +122,9 @@ OfiInfo ask(const OfiLibrary& library, const OfiWanted& wanted, const fi_info& h
     const OfiInfo all(list);
     for (const fi_info* info = list; info != nullptr; info = info->next) {
         if (is_provider(info->fabric_attr->prov_name, wanted.provider) &&
-            (!bound || ipv4_of(info->src_addr, info->src_addrlen) == wanted.ipv4)) {
+            (!bound || ipv4_of(info->src_addr, info->src_addrlen) == wanted.ipv4) &&
+            // tcp pays no heed to the hints' name once it has an address: a wrong one would go unnoticed.
+            (wanted.domain.empty() || wanted.domain == info->domain_attr->name)) {
             return OfiInfo(library.dupinfo(info));
         }
     }

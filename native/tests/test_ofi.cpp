@@ -130,6 +130,17 @@ TEST_CASE("an address of another host is refused by name") {
     CHECK(failed.failure.text.find("192.0.2.99") != std::string::npos);
 }
 
+TEST_CASE("a device that does not have the host's address is refused by name") {
+    auto builders = ring_job(2, 1000);
+    use_ofi(builders);
+    for (ProgramBuilder& builder : builders) {
+        builder.settings.replace(builder.settings.find("domain="), 7, "domain=nosuch0");
+    }
+    const LocalResult failed = first_failed(run_job(builders));
+    CHECK(failed.failure.code == Code::kConnect);
+    CHECK(failed.failure.text.find("on domain 'nosuch0'") != std::string::npos);
+}
+
 TEST_CASE("settings that libfabric's transport does not know are refused") {
     auto builders = ring_job(2, 1000);
     use_ofi(builders);
