@@ -22,6 +22,8 @@ from genie.errors import EnvironmentUnfit
 from genie.fabric.probe import Probe, probe
 from genie.rdma.discovery import HOW_TO_GET_PYVERBS, SYSFS, find_pyverbs, sysfs_devices
 from genie.rdma.model import ACTIVE, ETHERNET, RdmaDevice, RdmaPort, nccl_gid_index
+from genie.transport import TRANSPORTS
+from genie.transport.built import PACKAGES
 from genie.units import format_rate
 
 _GOOD_CLOCKS = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "xen", "s390-tod", "timebase"}
@@ -182,11 +184,17 @@ def _examine_rdma_software() -> Iterator[Finding]:
         problem = _load(library)
         remedy = f"apt-get install {package}" if problem else ""
         yield Finding(f"library {library}", not problem, problem or purpose, remedy)
-    try:
-        agent = f"runs ranks on RDMA: {find_binary('genie-agent-dl')}"
-        yield Finding("program genie-agent-dl", True, agent)
-    except EnvironmentUnfit as error:
-        yield Finding("program genie-agent-dl", False, f"{error.message} (runs ranks on RDMA)", error.hint)
+    for transport, purpose in (
+        ("verbs", "runs ranks on RDMA and libfabric"),
+        ("gloo", "runs ranks of transport=gloo"),
+    ):
+        program = TRANSPORTS[transport][0].agent
+        try:
+            yield Finding(f"program {program}", True, f"{purpose}: {find_binary(program)}")
+        except EnvironmentUnfit as error:
+            package = PACKAGES[transport]
+            hint = f"apt-get install {package}, then build GENIE again (scripts/setup)"
+            yield Finding(f"program {program}", False, f"{error.message} ({purpose})", hint)
     pyverbs = find_pyverbs()
     yield Finding(
         "pyverbs",

@@ -374,9 +374,15 @@ def test_without_any_of_it_each_no_says_what_to_do(tmp_path, monkeypatch) -> Non
     monkeypatch.setattr(doctor, "find_pyverbs", lambda: "")
     monkeypatch.setattr(doctor, "_find_program", lambda name: "")
     monkeypatch.setattr(doctor, "_load", lambda library: "not found")
+
+    def find_none(name: str) -> Path:
+        raise EnvironmentUnfit(f"native program {name!r} was not found")
+
+    monkeypatch.setattr(doctor, "find_binary", find_none)
     found = answers(tmp_path / "infiniband")
     for name in ("RDMA in the kernel", "RDMA devices", "RDMA addresses", "library libibverbs.so.1",
-                 "library libfabric.so.1", "pyverbs", "perftest"):  # fmt: skip
+                 "library libfabric.so.1", "program genie-agent-dl", "program genie-agent-gloo", "pyverbs",
+                 "perftest"):  # fmt: skip
         assert not found[name].ok, name
         assert found[name].remedy, name
     assert "rdma link add rxe0" in found["RDMA devices"].remedy
