@@ -82,6 +82,12 @@ def prepare(config: ExperimentConfig, settings: PreflightConfig) -> Prepared:
     shaped = open_fabric(config.fabric, network, Path(config.out)).capabilities().shaping
     rails, seats = rails_of_network(config, network)
     found = schedule(network, shaped=shaped, rounds=settings.rounds, seed=config.seed)
+    if settings.rounds > found.all_rounds:
+        raise ConfigError(
+            f"the tournament of {len(found.hosts)} hosts has {found.all_rounds} rounds, found {settings.rounds}",
+            key="preflight.rounds",
+            hint="0 plays all of them",
+        )
     channels = config.collective.channels
     sizes = {
         way.rate_bps: _whole(settings.load_bytes, settings.message_bytes)

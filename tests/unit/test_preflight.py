@@ -190,13 +190,14 @@ def test_the_schedule_is_shown_before_anything_is_touched(capsys, monkeypatch, t
     [
         (("topology.hosts=1",), "needs two hosts or more"),
         (("preflight.load_bytes=1KiB",), r"preflight\.load_bytes: must be two messages"),
+        (("preflight.rounds=1000",), r"preflight\.rounds: the tournament of 4 hosts has 3 rounds, found 1000"),
         (("preflight.tool=perftest",), r"preflight\.tool: perftest measures verbs, the transport is tcp"),
         (
             ("topology=leaf_spine", "topology.hosts=64", "topology.leaves=8", "fabric=netns", "preflight.pings=5000"),
             r"(?s)more than one program holds.*preflight\.pings=\d+ or preflight\.rounds=\d+",
         ),
     ],
-    ids=["one-host", "too-few-bytes", "perftest-on-tcp", "too-many-pings"],
+    ids=["one-host", "too-few-bytes", "too-many-rounds", "perftest-on-tcp", "too-many-pings"],
 )
 def test_what_cannot_be_measured_is_refused_with_a_way_out(words, message) -> None:
     base = [word for word in SMALL if word.partition("=")[0] not in {own.partition("=")[0] for own in words}]
