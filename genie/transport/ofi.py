@@ -47,6 +47,12 @@ class OfiTransport(TransportConfig):
 
     def check(self, hosts: Sequence[str], fabric: str) -> None:
         """See `TransportConfig.check`: shared memory would go round the network, and namespaces hold no devices."""
+        if self.domain and fabric != "inventory" and self.provider.partition(";")[0] in _BY_SOCKETS:
+            raise PlanError(
+                f"transport.domain={self.domain}: with provider {self.provider} a host of fabric={fabric} has the device "
+                "of its address, for which libfabric has no name",
+                hint="leave transport.domain empty",
+            )
         if self.provider == "shm" and fabric != "loopback" and len(set(hosts)) > 1:
             raise PlanError(
                 f"transport.provider=shm joins ranks of one host, these are on {len(set(hosts))}",

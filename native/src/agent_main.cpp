@@ -240,8 +240,9 @@ int list_verbs() {
     std::printf("%s\n", devices_json(list_devices(verbs_library())).c_str());
     return 0;
 #else
-    throw Failure(Code::kTransport,
-                  "this agent was built without RDMA: expected genie-agent-dl, built where libibverbs-dev is");
+    throw Failure(
+        Code::kTransport,
+        "this agent was built without RDMA: expected genie-agent-dl, built where libibverbs-dev is");
 #endif
 }
 

@@ -54,3 +54,12 @@ def test_it_is_registered_with_the_agent_that_can_load_libraries():
     kind, _ = TRANSPORTS["ofi"]
     assert kind is OfiTransport
     assert kind.agent == "genie-agent-dl"
+
+
+@pytest.mark.parametrize("fabric", ["netns", "loopback"])
+def test_a_device_where_the_address_decides_is_refused_in_the_plan(fabric: str) -> None:
+    with pytest.raises(
+        PlanError, match=f"domain=lo: with provider tcp a host of fabric={fabric} has the device of its"
+    ):
+        OfiTransport(domain="lo").check(["h0", "h1"], fabric)
+    OfiTransport(domain="eth0").check(["h0", "h1"], "inventory")
