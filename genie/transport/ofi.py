@@ -49,8 +49,8 @@ class OfiTransport(TransportConfig):
         """See `TransportConfig.check`: shared memory would go round the network, and namespaces hold no devices."""
         if self.domain and fabric != "inventory" and self.provider.partition(";")[0] in _BY_SOCKETS:
             raise PlanError(
-                f"transport.domain={self.domain}: with provider {self.provider} a host of fabric={fabric} has the device "
-                "of its address, for which libfabric has no name",
+                f"transport.domain={self.domain}: with provider {self.provider} a host of fabric={fabric} has the "
+                "device of its address, for which libfabric has no name",
                 hint="leave transport.domain empty",
             )
         if self.provider == "shm" and fabric != "loopback" and len(set(hosts)) > 1:
