@@ -102,8 +102,9 @@ def dying(lab, machines):
 
 
 def pytest_collection_modifyitems(items):
-    """Whoever needs both machines comes first."""
-    items.sort(key=lambda item: "dying" in getattr(item, "fixturenames", ()))
+    """First who has the machines to itself, then who holds them for several runs, in the end who kills one."""
+    order = ("machines", "over_wire", "dying")
+    items.sort(key=lambda item: [name in getattr(item, "fixturenames", ()) for name in order[::-1]])
 
 
 @pytest.fixture

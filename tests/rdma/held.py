@@ -69,12 +69,15 @@ class Machines:
         self._folder = folder
         self._open = ExitStack()
         self._held: Held | None = None
+        self._count = 0
 
     def over(self, inventory: Path) -> Held:
         """Runs over this inventory: those that are held already, else after the others are let go."""
         if self._held is None or self._held.inventory != inventory:
             self.close()
-            self._held = self._open.enter_context(_held(self._lab, self._folder / inventory.stem, inventory))
+            self._count += 1
+            folder = self._folder / f"{inventory.stem}-{self._count}"
+            self._held = self._open.enter_context(_held(self._lab, folder, inventory))
         return self._held
 
     def close(self) -> None:

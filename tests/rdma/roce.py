@@ -95,7 +95,11 @@ def serving(lab: Lab, name: str, argv: Sequence[str], ready: str) -> Iterator[IO
 def write_gbps(
     lab: Lab, size_bytes: int, count: int, *words: str, receiver: str = "vm2", device: str = DEVICE
 ) -> float:
-    """Average of `ib_write_bw` from vm1 to a machine, which may be vm1 itself, in Gb/s."""
+    """Average of `ib_write_bw` from vm1 to a machine, which may be vm1 itself, in Gb/s.
+
+    0 where perftest could not measure its clock: it compares the processor's with the kernel's, and on an emulated
+    processor of a busy host finds no line through the points.
+    """
     program = ["ib_write_bw", "-d", device, "-x", str(GID_INDEX), "-s", str(size_bytes), "-n", str(count), "-F"]
     program += ["--report_gbits", *words]
     with serving(lab, receiver, ["stdbuf", "-oL", *program], "Waiting for client"):
@@ -103,3 +107,8 @@ def write_gbps(
     row = re.search(rf"^ *{size_bytes} +\d+ +[\d.]+ +([\d.]+)", text, re.MULTILINE)
     assert row is not None, text
     return float(row[1])
+
+
+def shown(gbps: float) -> str:
+    """A rate of `write_gbps` as text."""
+    return f"{gbps * 1000:.1f} Mb/s" if gbps else "(perftest found no clock)"

@@ -45,15 +45,13 @@ def test_pyverbs_sees_the_port_and_its_address_as_a_gid(lab, name):
 def test_perftest_writes_within_a_machine_and_over_the_wire(lab, say, receiver):
     before = {name: roce.counters(lab, name) for name in {"vm1", receiver}}
     gbps = roce.write_gbps(lab, SIZE_BYTES, COUNT, receiver=receiver)
-    say(f"ib_write_bw of 64 KiB from vm1 to {receiver}: {gbps * 1000:.1f} Mb/s")
+    say(f"ib_write_bw of 64 KiB from vm1 to {receiver}: {roce.shown(gbps)}")
     found = roce.counted(lab, before)
     assert found["vm1"]["sent_pkts"] >= PACKETS
     assert found[receiver]["rcvd_pkts"] >= PACKETS
-    if receiver == "vm1":
-        assert gbps > 0  # by no wire: as fast as the processor
-    else:
+    if receiver == "vm2":
         # The shaper counts headers too.
-        assert 0 < gbps * 1000 <= RATE_MBPS
+        assert gbps * 1000 <= RATE_MBPS
     for name in before:
         assert roce.resources(lab, name) == []
 
@@ -72,4 +70,4 @@ def test_lost_packets_are_seen_by_the_responder_and_cost_more_than_their_share(w
     # Go-back-N: whatever was under way behind a lost packet is sent again.
     assert found["vm1"]["sent_pkts"] > sent + found["vm1"]["rcvd_seq_err"], (sent, found)
     again = found["vm1"]["sent_pkts"] / sent - 1
-    say(f"ib_write_bw at 2 % loss: {whole * 1000:.1f} → {lossy * 1000:.1f} Mb/s, {again:.0%} of the packets sent again")
+    say(f"ib_write_bw at 2 % loss: {roce.shown(whole)} → {roce.shown(lossy)}, {again:.0%} of the packets sent again")
