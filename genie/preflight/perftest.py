@@ -197,9 +197,12 @@ def parse_bandwidth_bps(text: str) -> float:
     """Bits a second from what ``ib_write_bw --report_gbits`` said: its average or its message rate, whichever has more
     digits. Versions differ: the average has two decimals, or six.
 
-    Raises RunAborted if its table is not there.
+    Raises RunAborted if its table is not there, or says 0: that is no bandwidth but a clock that perftest could not
+    read, or more time than two decimals hold.
     """
     size, _, _, average, rate = _row(text, "BW average[Gb/sec]", 5)
+    if not float(average) and not float(rate):
+        raise RunAborted("perftest measured a bandwidth of 0: its clock or its decimals did not do for so slow a pair")
     if _digits(average) >= _digits(rate):
         return float(average) * 1e9
     return float(rate) * 1e6 * float(size) * 8

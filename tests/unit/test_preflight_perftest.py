@@ -206,3 +206,9 @@ def test_many_ports_are_a_few_notes() -> None:
     after = {port: {**RXE, "out_of_seq_request": 1} for port in before}
     assert len(sentences(before, after)) == 9
     assert sentences(before, after)[-1] == "and 12 more ports counted such things"
+
+
+def test_a_bandwidth_of_zero_is_no_measurement() -> None:
+    row = " 65536      1000             0.00               0.00                0.000000"
+    with pytest.raises(RunAborted, match="perftest measured a bandwidth of 0"):
+        parse_bandwidth_bps(f"{standin.LINE}\n{standin.BW_HEAD}\n{row}\n{standin.LINE}")
