@@ -73,7 +73,14 @@ class Walk:
         self._low = int(recording.ends[iteration - 1]) if iteration else 0
         last = int(np.argmax(recording.rank_ends[:, iteration]))
         step: Step | None = ("iteration", last, iteration, -1)
+        stood, seen = self._at, set[Step]()
         while step is not None and self._at > self._low:
+            if self._at < stood:
+                stood = self._at
+                seen.clear()
+            if step in seen:
+                break  # records that contradict each other lead in a circle; what is left belongs to nothing
+            seen.add(step)
             step = self._back(step)
         if self._at > self._low:  # before the first thing that was recorded
             rank = self.pieces[-1].rank if self.pieces else last

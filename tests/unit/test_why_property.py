@@ -136,3 +136,16 @@ def test_blame_sums_to_the_iteration_whatever_the_records_say(data: st.DataObjec
         assert all(ns > 0 for ns in blame.causes.values())
     for kind, shares in parts(why).items():
         assert sum(share.ns for share in shares) == pytest.approx(why.iteration_ns, rel=1e-9, abs=1e-6), kind
+
+
+@pytest.mark.timeout(30)
+def test_records_that_lead_in_a_circle_end_the_path(tmp_path: Path) -> None:
+    """Each of two messages was allowed only when the other had been handed over."""
+    job: Job = leaf_spine(3, leaves=1, spines=1, operators=[[call("c", 0)]] * 3)
+    for rank in range(3):
+        job.op(rank, 0, 0, 0, 40)
+        job.iteration(rank, 0, 41)
+    job.message(0, 1, 0, (19, 19, 15, 39), 3000)
+    job.message(0, 2, 0, (16, 16, 18, 39), 3000)
+    (blame,) = explain(job.write(tmp_path / "run")).iterations
+    assert sum(blame.causes.values()) == pytest.approx(blame.duration_ns)
