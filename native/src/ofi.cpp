@@ -51,7 +51,8 @@ OfiTransport::~OfiTransport() {
         // own, which is how a run that was stopped ends. Nobody drives it any more, and the process ends
         // soon.
         static std::mutex mutex;
-        static std::vector<Abandoned> abandoned;
+        // Never destroyed: closing them is what must not happen, at the end of the process neither.
+        static auto& abandoned = *new std::vector<Abandoned>;
         const std::lock_guard lock(mutex);
         abandoned.push_back({std::move(endpoint_), std::move(memory_), std::move(peers_)});
         return;

@@ -16,7 +16,8 @@ def plan(*overrides: str):
 
 @pytest.mark.parametrize("baseline", ["nope", '""', "/etc"])
 def test_a_baseline_that_is_no_run_is_refused_before_the_run(baseline):
-    with pytest.raises(ConfigError, match="baseline: expected auto, none or a run directory, found"):
+    said = "baseline: expected auto, none, a run directory, or the name= of a run in .*, found"
+    with pytest.raises(ConfigError, match=said):
         plan(f"baseline={baseline}")
 
 

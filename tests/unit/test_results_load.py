@@ -21,4 +21,5 @@ def test_only_cores_that_the_run_may_use_count(cores, busy, total, monkeypatch, 
     stat = tmp_path / "stat"
     stat.write_text(STAT)
     monkeypatch.setattr(load, "_STAT", stat)
-    assert load._ticks(cores) == (busy, total)
+    found = load._ticks(cores)
+    assert (found.busy, found.total) == (busy, total)
