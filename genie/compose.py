@@ -95,7 +95,8 @@ def sweep_cells(line: CommandLine) -> list[tuple[Composed, dict[str, str]]]:
         for pick in picks:
             chosen = dict(zip((axis.key for axis in swept), pick, strict=True))
             words = [f"{axis.element}={chosen[axis.key]}" if axis.values else axis.text for axis in axes]
-            cells.append((_compose_one(words, line), chosen))
+            shown = {key: "none" if (key, value) == ("fault", "[]") else value for key, value in chosen.items()}
+            cells.append((_compose_one(words, line), shown))
         return cells
 
 

@@ -324,7 +324,7 @@ def test_sweep_is_the_product_in_order(small_tree: Path) -> None:
         (["link_loss"], "dp"),
     ]
     assert [factors for _, factors in cells][1:3] == [
-        {"fault": "[]", "workload": "dp"},
+        {"fault": "none", "workload": "dp"},
         {"fault": "link_loss", "workload": "moe"},
     ]
 
