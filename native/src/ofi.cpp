@@ -44,6 +44,12 @@ OfiTransport::OfiTransport(const RankContext& context)
     settings.done();
 }
 
+std::vector<OfiTransport::Abandoned>& OfiTransport::abandoned() {
+    // Never destroyed: closing them is what must not happen, at the end of the process neither.
+    static auto& all = *new std::vector<Abandoned>;
+    return all;
+}
+
 OfiTransport::~OfiTransport() {
     if (endpoint_ == nullptr) return;
     if (posted_ > 0 && endpoint_->layered()) {
@@ -51,10 +57,8 @@ OfiTransport::~OfiTransport() {
         // own, which is how a run that was stopped ends. Nobody drives it any more, and the process ends
         // soon.
         static std::mutex mutex;
-        // Never destroyed: closing them is what must not happen, at the end of the process neither.
-        static auto& abandoned = *new std::vector<Abandoned>;
         const std::lock_guard lock(mutex);
-        abandoned.push_back({std::move(endpoint_), std::move(memory_), std::move(peers_)});
+        abandoned().push_back({std::move(endpoint_), std::move(memory_), std::move(peers_)});
         return;
     }
     endpoint_->close();

@@ -121,6 +121,7 @@ class OfiTransport {
         std::unique_ptr<OfiMemory> memory;
         std::vector<Peer> peers;
     };
+    static std::vector<Abandoned>& abandoned();
 
     // These post. False: not now, `poll` tries again. What cannot be posted ever makes the connection fail.
     bool post_message(std::uint32_t connection);
