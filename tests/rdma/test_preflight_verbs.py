@@ -1,4 +1,4 @@
-"""``genie preflight`` over Soft-RoCE: perftest and the engine side by side, and what a lossy wire leaves behind."""
+"""``genie preflight`` over Soft-RoCE: what the engine measures, and what a lossy wire leaves behind."""
 
 import contextlib
 import io
@@ -15,34 +15,35 @@ SHORT = ("preflight.repeats=1", "preflight.message_bytes=64KiB", "preflight.load
          "timeout=60s", "tracking.mlflow.enabled=false")  # fmt: skip
 
 
-def preflight(lab, folder, *words: str) -> dict:
-    """The record of a preflight of the two machines over verbs."""
+def preflight(lab, folder, *words: str) -> tuple[dict | None, str]:
+    """The record of a preflight of the two machines over verbs, None where no pair gave a number; and all it said."""
     where = (f"fabric.inventory={lab.inventory}", f"fabric.control_address={lab.state['control_address']}")
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         code = main(["preflight", "fabric=inventory", "transport=verbs", *where, *SHORT, f"run_dir={folder}",
                      f"out={folder.parent}", *words])  # fmt: skip
     assert code in (0, 4), out.getvalue()  # 4: emulated processors were too busy for a verdict
-    return json.loads((folder / "preflight.json").read_text())
+    path = folder / "preflight.json"
+    return json.loads(path.read_text()) if path.exists() else None, " ".join(out.getvalue().split())
 
 
-def test_perftest_and_the_engine_measure_the_same_wire(lab, clean, tmp_path, say):
-    found = {}
-    for tool in ("perftest", "engine"):
-        record = preflight(lab, tmp_path / tool, *([] if tool == "perftest" else ["preflight.tool=engine"]))
-        assert record["tool"] == tool  # perftest by itself, since both machines have it
-        (rail,) = record["rails"]
-        found[tool] = [rail["bandwidth_bps"][0][1], rail["bandwidth_bps"][1][0], rail["latency_ns"][0][1]]
-        assert all(found[tool])
-    for name, by_engine, by_perftest in zip(("vm1 to vm2", "vm2 to vm1", "latency"), *found.values(), strict=True):
-        ratio = by_perftest / by_engine
-        say(f"preflight over verbs, {name}: GENIE's engine over perftest {ratio:.2f}")
-        assert 0.2 < ratio < 5  # emulated machines; what they are held to is measured where speed is
+def test_the_engine_measures_the_wire(lab, clean, tmp_path, say):
+    """Perftest cannot be held to a number here: on a busy emulated processor it cannot tell the clock. What it prints
+    is read in tests/unit/test_preflight_perftest.py.
+    """
+    record, said = preflight(lab, tmp_path / "engine", "preflight.tool=engine")
+    assert record is not None, said
+    (rail,) = record["rails"]
+    found = [rail["bandwidth_bps"][0][1], rail["bandwidth_bps"][1][0], rail["latency_ns"][0][1]]
+    assert all(found)
+    say(f"preflight over verbs: {found[0] / 1e6:.1f} and {found[1] / 1e6:.1f} Mb/s, {found[2] / 1e6:.2f} ms")
+    assert all(bps < 2e6 * roce.RATE_MBPS for bps in found[:2])
 
 
 def test_a_lossy_wire_is_noted_by_what_its_ports_counted(wire, clean, tmp_path):
     rate = ("rate", f"{roce.RATE_MBPS}mbit")
     for name in wire.names:
         wire.output(name, "tc", "qdisc", "replace", "dev", "wire0", "root", "netem", *rate, "loss", "2%")
-    record = preflight(wire, tmp_path / "lossy", "preflight.tool=engine")
+    record, said = preflight(wire, tmp_path / "lossy", "preflight.tool=engine")
+    assert record is not None, said
     assert any(f"{roce.DEVICE} counted" in note and "seq" in note for note in record["notes"]), record["notes"]
