@@ -204,7 +204,10 @@ def main() -> int:
     index, address = find_gid(chosen.device)
     polling = len(os.sched_getaffinity(0)) > 1
     setting = Setting(chosen.device, index, address, chosen.bench, chosen.rounds, polling)
-    many = lambda count: max(DEPTH, int(count * chosen.scale))  # noqa: E731
+
+    def many(count: int) -> int:
+        return max(DEPTH, int(count * chosen.scale))
+
     results = [
         bandwidth(setting, 64 << 10, many(600), 1),
         bandwidth(setting, 1 << 20, many(128), 1),

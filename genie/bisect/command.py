@@ -6,18 +6,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from genie import experiment, schema
+from genie import experiment
 from genie.argv import parse
 from genie.bisect import report
 from genie.bisect.changes import ChangeSearch, words_of
@@ -33,7 +31,8 @@ from genie.bisect.probes import Expected
 from genie.bisect.record import FILE_NAME, BisectRecord, read_record, write_record
 from genie.bisect.suspects import Suspect, suspects_of, weighted
 from genie.compose import compose
-from genie.errors import EXIT_INVALID, EXIT_OK, EXIT_VERDICT_FAILED, ConfigError, EnvironmentUnfit, PlanError, closest
+from genie.errors import EXIT_INVALID, EXIT_OK, EXIT_VERDICT_FAILED, ConfigError, EnvironmentUnfit, PlanError
+from genie.own_keys import settings_from
 from genie.plan import Plan, make_plan
 from genie.preflight import record as preflight
 from genie.report.progress import Narrator
@@ -110,23 +109,7 @@ def read_resume(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
 
 def settings_of(words: Sequence[str]) -> BisectConfig:
     """The settings that words such as ``bisect.confidence=0.99`` make. Raises ConfigError."""
-    values: dict[str, Any] = {}
-    names = [field.name for field in dataclasses.fields(BisectConfig)]
-    for word in words:
-        key, equals, text = word.lstrip("+").partition("=")
-        name = key.removeprefix(PREFIX)
-        if name not in names:
-            raise ConfigError(f"there is no such key; {closest(name, names)}", key=key)
-        if not equals or not text:
-            raise ConfigError(f"a value is missing: write {key}=VALUE", key=key)
-        if name in values:
-            raise ConfigError("is given twice; leave one out", key=key)
-        try:
-            values[name] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{text!r} cannot be read", key=key) from error
-    made: BisectConfig = schema.build(BisectConfig, values, "bisect")
-    return made
+    return settings_from(words, BisectConfig, "bisect")
 
 
 @dataclass(frozen=True, slots=True)

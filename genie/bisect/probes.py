@@ -19,7 +19,7 @@ from genie.bisect.config import BisectConfig
 from genie.bisect.rounds import Ground, Pair, waves
 from genie.bisect.search import Probe
 from genie.engine.wire import EventType
-from genie.preflight.measure import rate_bps
+from genie.preflight.measure import loads_to
 from genie.preflight.schedule import LEAST_MESSAGES
 from genie.results.rundir import RunDir
 from genie.schema import Choice, ExperimentConfig
@@ -123,18 +123,8 @@ def flow_rates(run: RunDir, dilation: float) -> dict[Pair, tuple[float, ...]]:
         events = run.events(rank.rank)
         if events is None:
             continue
-        received = events.of(EventType.RECEIVED)
-        for op in rank.ops:
-            kind, _, ends = op.name.partition(" ")
-            source, arrow, target = ends.partition(">")
-            if kind != "load" or not arrow or int(target) != rank.rank:
-                continue
-            own = received[received["call_id"] == op.call_id]
-            for iteration in np.unique(own["iteration"]):
-                once = own[own["iteration"] == iteration]
-                rate = rate_bps(once["t2_ns"], once["bytes"], op.bytes)
-                if rate is not None:
-                    found.setdefault((int(source), rank.rank), []).append(rate * dilation)
+        for source, rate in loads_to(rank, events.of(EventType.RECEIVED), dilation):
+            found.setdefault((source, rank.rank), []).append(rate)
     return {ends: tuple(values) for ends, values in found.items()}
 
 

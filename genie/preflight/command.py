@@ -7,13 +7,11 @@ ends it, what was measured until then is kept and shown.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -28,8 +26,8 @@ from genie.errors import (
     ConfigError,
     GenieError,
     RunAborted,
-    closest,
 )
+from genie.own_keys import settings_from
 from genie.preflight import record as records
 from genie.preflight.config import PreflightConfig
 from genie.preflight.judge import Verdict, failures, judge
@@ -92,23 +90,7 @@ def read_line(arguments: Sequence[str]) -> tuple[CommandLine, PreflightConfig]:
 
 def settings_of(words: Sequence[str]) -> PreflightConfig:
     """The settings that words such as ``preflight.repeats=5`` make. Raises ConfigError."""
-    values: dict[str, Any] = {}
-    names = [field.name for field in dataclasses.fields(PreflightConfig)]
-    for word in words:
-        key, equals, text = word.lstrip("+").partition("=")
-        name = key.removeprefix(PREFIX)
-        if name not in names:
-            raise ConfigError(f"there is no such key; {closest(name, names)}", key=key)
-        if not equals or not text:
-            raise ConfigError(f"a value is missing: write {key}=VALUE", key=key)
-        if name in values:
-            raise ConfigError("is given twice; leave one out", key=key)
-        try:
-            values[name] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{text!r} cannot be read", key=key) from error
-    made: PreflightConfig = schema.build(PreflightConfig, values, "preflight")
-    return made
+    return settings_from(words, PreflightConfig, "preflight")
 
 
 def act(prepared: Prepared, reproduce: str) -> int:

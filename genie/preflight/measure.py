@@ -8,7 +8,7 @@ the first quarter left out as well. So no two clocks are ever compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,6 +45,14 @@ def measure(run: RunDir, hosts: int, rails: Sequence[str], *, dilation: float = 
 
 
 def _add_loads(samples: Samples, rank: RankOperators, received: Array, place: int, rails: int, dilation: float) -> None:
+    for source, rate in loads_to(rank, received, dilation):
+        samples.bandwidth_bps.setdefault((source // rails, place), []).append(rate)
+
+
+def loads_to(rank: RankOperators, received: Array, dilation: float) -> Iterator[tuple[int, float]]:
+    """(sending rank, payload bit/s in model time) of each load that came to a rank whole, iteration by iteration.
+    ``received`` are its records of messages received.
+    """
     for op in rank.ops:
         kind, _, ends = op.name.partition(" ")
         source, arrow, target = ends.partition(">")
@@ -55,7 +63,7 @@ def _add_loads(samples: Samples, rank: RankOperators, received: Array, place: in
             found = own[own["iteration"] == iteration]
             rate = rate_bps(found["t2_ns"], found["bytes"], op.bytes)
             if rate is not None:
-                samples.bandwidth_bps.setdefault((int(source) // rails, place), []).append(rate * dilation)
+                yield int(source), rate * dilation
 
 
 def rate_bps(ends_ns: npt.ArrayLike, sizes: npt.ArrayLike, total_bytes: int) -> float | None:

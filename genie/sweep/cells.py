@@ -78,8 +78,7 @@ class SweepPlan:
 
 def order(cells: int, repeats: int, *, shuffled: bool, seed: int) -> tuple[Slot, ...]:
     """Every cell once a block, a block a repeat, each block shuffled by itself (a randomised complete block design)."""
-    # Whoever can guess the order gains nothing by it.
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)  # noqa: S311  whoever can guess the order gains nothing by it
     slots: list[Slot] = []
     for repeat in range(repeats):
         block = list(range(cells))

@@ -15,6 +15,7 @@ from genie.report.html.page import Block, Card, Page, Section
 from genie.report.html.run import COLLECTIVES_MOST, facts, network_blocks, written
 from genie.report.words import bandwidth, count_of, interval_ns, time_us
 from genie.results.aba import ARMS, AbaDir, AbaRecord, AbaResult, ratio_of
+from genie.results.compare import Slowdown
 from genie.results.statistics import Estimate
 from genie.units import format_ns
 
@@ -92,8 +93,8 @@ def _cards(result: AbaResult) -> Iterator[Card]:
 def ratio_rows(result: AbaResult) -> list[tuple[str, Estimate | None, float | None]]:
     """The ratios of the three arms, in the order of the terminal's report."""
 
-    def judged(name: str, slowdown: object) -> tuple[str, Estimate | None, float | None]:
-        return name, ratio_of(slowdown), getattr(slowdown, "margin_ratio", None)  # type: ignore[arg-type]
+    def judged(name: str, slowdown: Slowdown | None) -> tuple[str, Estimate | None, float | None]:
+        return name, ratio_of(slowdown), slowdown.margin_ratio if slowdown else None
 
     rows = [judged("median, b / (a1 + a2)", result.median), judged("slowest, b / (a1 + a2)", result.p99)]
     rows.append(("exposed communication, b / (a1 + a2)", result.exposed, None))
