@@ -7,6 +7,7 @@ reads them. Field names are the file format (docs/run-directory.md); nothing her
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
@@ -44,6 +45,12 @@ def from_plain(cls: type[T], value: Any, where: str) -> T:
     return typing.cast(T, _read(cls, value, where))
 
 
+@functools.cache
+def _hints(cls: type) -> Mapping[str, Any]:
+    """Types of a dataclass' fields. Working them out takes longer than reading a record, and a file has thousands."""
+    return typing.get_type_hints(cls)
+
+
 def _read(hint: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -53,7 +60,7 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             raise GenieError(f"{where}: expected an object, found {type(value).__name__}")
-        hints = typing.get_type_hints(hint)
+        hints = _hints(hint)
         values = {}
         for spec in dataclasses.fields(hint):
             if spec.name in value:
