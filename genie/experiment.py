@@ -187,9 +187,12 @@ def run_on(
 
 @dataclass(frozen=True, slots=True)
 class SweepSummary:
-    """What a sweep has to say at its end."""
+    """What a sweep has to say at its end. ``exit_code`` is the worst of its runs that were measured, by the verdicts
+    that they have now: some are compared only when all have ended.
+    """
 
     text: str
+    exit_code: int
 
 
 def finish_sweep(
@@ -200,21 +203,24 @@ def finish_sweep(
     ``before`` are slots that an earlier part of the sweep has finished.
     """
     from genie import track
-    from genie.results.sweep import judge_again, responses, runs_below
+    from genie.results.sweep import judge_again, responses, runs_below, split_damaged, verdict_of
     from genie.sweep.effects import effects, heat_map
 
     made = {result.number: result.run.path for result in results if result.run is not None}
-    found = dict(sorted({**before, **made}.items()))
+    cells = {slot.number: plan.cell_of(slot) for slot in plan.slots}
+    found, damaged = split_damaged(dict(sorted({**before, **made}.items())))
     runs = [run for path in found.values() for run in runs_below(path)]
-    lines = [f"sweep: {len(results) + len(before)} runs, {len(results) - len(made)} of them without a result"]
-    lines += [f"  {result.label}: {result.error}" for result in results if result.run is None and result.error]
+    failed = [result for result in results if result.run is None]
+    count = len(results) + len(before)
+    lines = [f"sweep: {count} run{'s' * (count != 1)}, {len(failed) + len(damaged)} of them without a result"]
+    lines += [f"  run {r.number + 1}, {cells[r.number].words}: {r.error}" for r in failed if r.error]
+    lines += [f"  {problem}" for problem in damaged]
+    codes = [EXIT_INVALID] * len(damaged)
     if runs:
-        config = schema.parse_config(yaml.safe_load(runs[0].config_yaml))
+        config = schema.parse_config(runs[0].config)
         judge_again(found.values(), Path(config.out), config.judge)
-        cells = {slot.number: plan.cell_of(slot) for slot in plan.slots}
-        factors = {
-            path.absolute(): cells[number].factors for number, path in found.items() if number in cells and plan.factors
-        }
+        codes += [_exit_code_of(*verdict_of(path)) for path in found.values()]
+        factors = {path.absolute(): cells[number].factors for number, path in found.items() if plan.factors}
         lines.append(sweep.render_sweep(runs, factors, width=Console().width))
         measured = responses(found)
         lines.append(sweep.render_effects(effects(plan, measured), heat_map(plan, measured), width=Console().width))
@@ -236,7 +242,7 @@ def finish_sweep(
             )
             lines.append(f"MLflow: not logged: {logged.problem}" if logged.problem else f"MLflow: {logged.look}")
         lines.append(f"runs: {terminal.shown_path(directory)}")
-    return SweepSummary("\n".join(lines))
+    return SweepSummary("\n".join(lines), max(codes, default=EXIT_OK))
 
 
 # -- the acts -----------------------------------------------------------------------------------------------------
@@ -517,11 +523,13 @@ def _add_hint(error: GenieError, hint: str) -> None:
 
 
 def _exit_code(judgement: Judgement | None, expect: str | None) -> int:
-    if judgement is None or judgement.verdict == "invalid":
+    return _exit_code_of(judgement.verdict if judgement else "invalid", expect or "")
+
+
+def _exit_code_of(verdict: str, expect: str) -> int:
+    if verdict == "invalid":
         return EXIT_INVALID
-    if expect is not None and judgement.verdict != expect:
-        return EXIT_VERDICT_FAILED
-    return EXIT_OK
+    return EXIT_VERDICT_FAILED if expect and verdict != expect else EXIT_OK
 
 
 __all__ = ["RunResult", "Session", "SweepSummary", "finish_sweep", "plan", "run", "run_on"]

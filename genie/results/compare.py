@@ -239,8 +239,7 @@ def judge(
     """
     baselines = _baselines(run, runs_root, baseline)
     comparison, twin = None, None
-    measured = [(other, found.metrics) for other in baselines if (found := load_judgement(other)) is not None]
-    measured = [(other, found) for other, found in measured if found.iteration is not None]
+    measured = [(other, found) for other in baselines if (found := _metrics_of(other, baseline)) is not None]
     if measured and metrics.iteration is not None:
         (first, twin), rest = measured[0], measured[1:]
         comparison = compare(
@@ -269,6 +268,19 @@ def judge_and_store(
 
 def _content(judgement: Judgement) -> dict[str, Any]:
     return {"metrics": judgement.metrics, "comparison": judgement.comparison}
+
+
+def _metrics_of(other: RunDir, baseline: str) -> Metrics | None:
+    """What a baseline measured; None where it measured nothing. One that was only found, not named, and whose files are
+    damaged is passed over, as one that is none is.
+    """
+    try:
+        found = load_judgement(other)
+    except GenieError:
+        if baseline == "auto":
+            return None
+        raise
+    return found.metrics if found is not None and found.metrics.iteration is not None else None
 
 
 def _baselines(run: RunDir, runs_root: Path, baseline: str) -> list[RunDir]:

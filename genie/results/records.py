@@ -137,7 +137,11 @@ class PlanRecord:
         return len(self.placement)
 
     def host(self, rank: int) -> str:
-        """Host of ``rank``."""
+        """Host of ``rank``. Raises GenieError for one that the plan does not place: files of two runs, or damaged."""
+        if not 0 <= rank < len(self.placement):
+            raise GenieError(
+                f"plan.json places {len(self.placement)} ranks, other files of the run speak of rank {rank}"
+            )
         return self.placement[rank]
 
     @property
@@ -205,22 +209,37 @@ class JobOperators:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> JobOperators:
-        """Inverse of `to_json`."""
-        ranks = tuple(
-            RankOperators(
-                rank=int(rank["rank"]),
-                lanes=tuple(rank["lanes"]),
-                ops=tuple(_operator(op) for op in rank["ops"]),
+        """Inverse of `to_json`. Raises GenieError that names what is no such value."""
+        where = "operators.json.gz"
+        ranks = []
+        for n, rank in enumerate(_read(tuple[dict[str, Any], ...], value.get("ranks"), f"{where}.ranks")):
+            inside = f"{where}.ranks[{n}]"
+            ops = _read(tuple[Any, ...], rank.get("ops"), f"{inside}.ops")
+            ranks.append(
+                RankOperators(
+                    _read(int, rank.get("rank"), f"{inside}.rank"),
+                    _read(tuple[str, ...], rank.get("lanes"), f"{inside}.lanes"),
+                    tuple(_operator(fields, f"{inside}.ops[{place}]") for place, fields in enumerate(ops)),
+                )
             )
-            for rank in value["ranks"]
-        )
-        return JobOperators(ranks, {str(name): tuple(members) for name, members in value["comms"].items()})
+        comms = _read(dict[str, tuple[int, ...]], value.get("comms"), f"{where}.comms")
+        return JobOperators(tuple(ranks), comms)
 
 
-def _operator(fields: Sequence[Any]) -> OperatorRecord:
+_OPERATOR_TYPES = (int, str, str, str, str, int, int, int, int)
+"""Of the first entries of an operator; per_peer_bytes and planned_ns follow."""
+
+
+def _operator(fields: Any, where: str) -> OperatorRecord:
+    # There may be hundreds of thousands: types are compared here, and `_read` is asked only for the words.
+    if not isinstance(fields, list) or len(fields) < len(_OPERATOR_TYPES) + 1:
+        raise GenieError(f"{where}: expected a list of {len(_OPERATOR_TYPES) + 1} entries or more")
+    if tuple(map(type, fields[: len(_OPERATOR_TYPES)])) != _OPERATOR_TYPES:
+        for spec, hint, found in zip(dataclasses.fields(OperatorRecord), _OPERATOR_TYPES, fields, strict=False):
+            _read(hint, found, f"{where}.{spec.name}")
     trace_id, name, kind, collective, comm, size, lane, call_id, peer, vector = fields[:10]
-    per_peer = None if vector is None else tuple(vector)
-    planned_ns = int(fields[10]) if len(fields) > 10 else -1
+    per_peer = None if vector is None else _read(tuple[int, ...], vector, f"{where}.per_peer_bytes")
+    planned_ns = _read(int, fields[10], f"{where}.planned_ns") if len(fields) > 10 else -1
     return OperatorRecord(trace_id, name, kind, collective, comm, size, lane, call_id, peer, per_peer, planned_ns)
 
 

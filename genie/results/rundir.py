@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 import genie
 from genie.clocks import Clocks
 from genie.errors import ConfigError, GenieError
@@ -252,8 +254,24 @@ class RunDir:
 
     @property
     def config_yaml(self) -> str:
-        """The configuration that was run, as text."""
-        return (self.path / "config.yaml").read_text()
+        """The configuration that was run, as text. Raises GenieError where it is gone or no text."""
+        path = self.path / "config.yaml"
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise GenieError(f"{path} cannot be read: {error}") from error
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration that was run, plain. Raises GenieError where it is damaged."""
+        path = self.path / "config.yaml"
+        try:
+            found = yaml.safe_load(self.config_yaml)
+        except yaml.YAMLError as error:
+            raise GenieError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from error
+        if not isinstance(found, dict):
+            raise GenieError(f"{path}: expected a mapping, found {type(found).__name__}")
+        return found
 
     @property
     def log_dir(self) -> Path:

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 
 from genie.engine.encode import LISTEN_PORT, Endpoint, SourcePorts
+from genie.errors import GenieError
 from genie.results.ports import NOT_KNOWN
 from genie.results.records import PlanRecord
 from genie.results.rundir import CountersRecord, RunDir
@@ -147,8 +147,8 @@ class _Choice:
         self._plan = plan
         self._flows = flows
         self.hops = _next_hops(self._addresses, topology)
-        config = yaml.safe_load(run.config_yaml)
-        fabric = config.get("fabric") if isinstance(config, dict) else None
+        config = run.config
+        fabric = config.get("fabric")
         seed = fabric.get("seed") if isinstance(fabric, dict) else None
         host = run.host()
         self.why_not = _why_not_computed(plan, seed, host.kernel if host else "")
@@ -156,8 +156,11 @@ class _Choice:
         self._tuples = np.zeros((len(flows), 4), dtype=np.int64)
         if not self.why_not:
             transport = config.get("transport")
-            base = int(transport.get("base_port", 0) or 0) if isinstance(transport, dict) else 0
-            self._tuples = self._five_tuples(int(config.get("seed", 1)), base or LISTEN_PORT)
+            base = transport.get("base_port") if isinstance(transport, dict) else None
+            seed = config.get("seed")
+            if not isinstance(seed, int) or not isinstance(base, int | None):
+                raise GenieError(f"{run.path / 'config.yaml'}: expected seed and transport.base_port to be integers")
+            self._tuples = self._five_tuples(seed, base or LISTEN_PORT)
 
     def _five_tuples(self, seed: int, base_port: int) -> npt.NDArray[np.int64]:
         endpoints = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -50,6 +51,54 @@ def test_every_json_file_names_its_format_and_version(tmp_path):
         content = json.loads((run.path / f"{name}.json").read_text())
         assert content["version"] == 1, name
         assert content["format"].startswith("genie-"), name
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"seed: \xb1", "config.yaml cannot be read"),
+        (b"seed: [1", "is not valid YAML"),
+        (b"- 1\n- 2", "expected a mapping, found list"),
+        (b"", "expected a mapping, found NoneType"),
+    ],
+    ids=["no text", "cut short", "a list", "empty"],
+)
+def test_a_damaged_configuration_is_named(tmp_path, content, says):
+    run = make_run(tmp_path)
+    (run.path / "config.yaml").write_bytes(content)
+    with pytest.raises(GenieError, match=says):
+        _ = run.config
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda found: found.pop("comms"), r"operators\.json\.gz\.comms: expected an object, found NoneType"),
+        (lambda found: found.update(comms=[]), r"operators\.json\.gz\.comms: expected an object, found list"),
+        (lambda found: found["comms"].update({"": [0, "x"]}), r"comms\.\[1\]: expected int, found 'x'"),
+        (lambda found: found.update(ranks=[3]), r"operators\.json\.gz\.ranks\[0\]: expected an object, found int"),
+        (lambda found: found["ranks"][0].pop("lanes"), r"ranks\[0\]\.lanes: expected a list, found NoneType"),
+        (lambda found: found["ranks"][0].update(ops=[7]), r"ranks\[0\]\.ops\[0\]: expected a list of 10 entries"),
+        (lambda found: found["ranks"][0]["ops"][0].__setitem__(4, 5), r"ops\[0\]\.comm: expected str, found 5"),
+        (lambda found: found["ranks"][0]["ops"][0].__setitem__(9, "x"), r"per_peer_bytes: expected a list, found str"),
+        (lambda found: found["ranks"][0]["ops"][0].__setitem__(5, None), r"ops\[0\]\.bytes: expected int, found None"),
+    ],
+    ids=["no comms", "comms a list", "a member a word", "a rank a number", "no lanes", "an operator a number",
+         "a communicator a number", "a vector a word", "no size"],
+)  # fmt: skip
+def test_damaged_operators_are_named(tmp_path, damage, says):
+    run = make_run(tmp_path)
+    found = json.loads(gzip.decompress((run.path / "operators.json.gz").read_bytes()))
+    damage(found)
+    (run.path / "operators.json.gz").write_bytes(gzip.compress(json.dumps(found).encode()))
+    with pytest.raises(GenieError, match=says):
+        _ = run.operators
+
+
+@pytest.mark.parametrize("rank", [-1, 99])
+def test_a_rank_that_the_plan_does_not_place_is_named(rank):
+    with pytest.raises(GenieError, match=f"other files of the run speak of rank {rank}"):
+        plan().host(rank)
 
 
 def test_no_temporary_file_is_left(tmp_path):
