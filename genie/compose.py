@@ -43,6 +43,7 @@ _FOREIGN = (
     HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError,
     RecursionError,
 )  # fmt: skip
+_OF_THE_SWEEP = ("yes", "dry_run", "out", "run_dir")
 _HYDRA_CODE = re.compile(r"hydra\._internal\.core_plugins\.[\w.]+|hydra_plugins\.[\w.]+|logging\.[\w.]+")
 
 
@@ -79,25 +80,48 @@ def compose(line: CommandLine) -> list[Composed]:
 
 def sweep_cells(line: CommandLine) -> list[tuple[Composed, dict[str, str]]]:
     """Every combination of a sweep's values, with the value that each swept key has in it. Raises ConfigError."""
-    mode = line.chosen("sweep.mode")
     with _session(line):
         axes = _axes(line.for_hydra(_defaults(line)))
         swept = [axis for axis in axes if axis.values]
-        if mode is not None and mode.value == "zip":
-            lengths = {axis.key: len(axis.values) for axis in swept}
-            if len(set(lengths.values())) > 1:
-                counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
-                raise ConfigError(f"zip takes the same number of values of each key: {counts}", key="sweep.mode")
-            picks = list(zip(*(axis.values for axis in swept), strict=True)) if swept else [()]
-        else:
-            picks = list(itertools.product(*(axis.values for axis in swept)))
-        cells = []
-        for pick in picks:
+        for axis in swept:
+            _refuse_swept(axis.key)
+        cells: list[tuple[Composed, dict[str, str]]] = []
+        for pick in _picks(swept, zipped=_is_zipped(axes, line)):
             chosen = dict(zip((axis.key for axis in swept), pick, strict=True))
-            words = [f"{axis.element}={chosen[axis.key]}" if axis.values else axis.text for axis in axes]
             shown = {key: "none" if (key, value) == ("fault", "[]") else value for key, value in chosen.items()}
-            cells.append((_compose_one(words, line), shown))
+            if any(shown == earlier for _, earlier in cells):
+                words = " ".join(f"{key}={value}" for key, value in shown.items())
+                raise ConfigError(f"{words} is swept twice", hint="sweep.repeats=N runs every cell N times")
+            cells.append((_compose_one(_words_of(axes, chosen), line), shown))
         return cells
+
+
+def _words_of(axes: Sequence[_Axis], chosen: Mapping[str, str]) -> list[str]:
+    """The overrides of one cell: of each swept key the value that was ``chosen``."""
+    return [f"{axis.element}={chosen[axis.key]}" if axis.values else axis.text for axis in axes]
+
+
+def _is_zipped(axes: Sequence[_Axis], line: CommandLine) -> bool:
+    """Whether ``sweep.mode`` is zip, as the first values of all keys have it: a file may set it as well as a word."""
+    first = {axis.key: axis.values[0] for axis in axes if axis.values}
+    found = _compose_one(_words_of(axes, first), line).mapping.get("sweep")
+    return isinstance(found, Mapping) and found.get("mode") == "zip"
+
+
+def _picks(swept: Sequence[_Axis], *, zipped: bool) -> list[tuple[str, ...]]:
+    if not zipped or not swept:
+        return list(itertools.product(*(axis.values for axis in swept)))
+    lengths = {axis.key: len(axis.values) for axis in swept}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+        raise ConfigError(f"zip takes the same number of values of each key: {counts}", key="sweep.mode")
+    return list(zip(*(axis.values for axis in swept), strict=True))
+
+
+def _refuse_swept(key: str) -> None:
+    """A key that is about the sweep as a whole: with a value for each cell, one of them would count for all."""
+    if key in _OF_THE_SWEEP or key.startswith(("sweep.", "tracking.")):
+        raise ConfigError("cannot be swept, it is about the sweep as a whole; give it one value", key=key)
 
 
 def sweep(line: CommandLine, task: Callable[[int, Composed], float], directory: Path) -> None:
@@ -111,6 +135,9 @@ def sweep(line: CommandLine, task: Callable[[int, Composed], float], directory: 
 
     with _session(line):
         overrides = line.for_hydra(_defaults(line))
+        for override in OverridesParser.create().parse_overrides(overrides):
+            if override.is_sweep_override():
+                _refuse_swept(override.key_or_group)
     _hydra_main(line, [*overrides, f"hydra.sweep.dir={quoted(str(directory))}"], job)
 
 
@@ -190,7 +217,7 @@ def _axes(overrides: list[str]) -> list[_Axis]:
         key, element = override.key_or_group, override.get_key_element()
         values = tuple(override.sweep_string_iterator()) if override.is_sweep_override() else ()
         if override.is_sweep_override() and not values:
-            raise ConfigError(f"'{override.input_line}' matches nothing", key=key)
+            raise ConfigError(f"'{(override.input_line or '').lstrip('+')}' matches nothing", key=key)
         axes.append(_Axis(key, element, override.input_line or "", values))
     return axes
 

@@ -6,10 +6,13 @@ It is written before the first run, so that ``genie resume`` finds what is missi
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +25,22 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination: ``factors`` are the swept keys with the value each has here, ``overrides`` the whole line."""
+    """One combination: ``factors`` are the swept keys with the value each has here, ``overrides`` the whole line.
+
+    ``configuration`` is the digest of what these made with the files of the configuration as they were; "" in sweeps
+    from before it was kept.
+    """
 
     number: int
     label: str
     factors: Mapping[str, str]
     overrides: tuple[str, ...]
+    configuration: str = ""
+
+    @property
+    def words(self) -> str:
+        """What sets it apart, for people."""
+        return " ".join(f"{key}={value}" for key, value in self.factors.items()) or self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +77,36 @@ class SweepPlan:
                     values.append(value)
         return {key: values for key, values in found.items() if len(values) > 1}
 
-    def digest(self) -> str:
-        """What of it must still be so when it is resumed."""
-        cells = [[dict(cell.factors), list(cell.overrides)] for cell in self.cells]
-        return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()[:16]
+    def is_like(self, other: SweepPlan) -> bool:
+        """Whether the cells of both are the same, so that one can go on where the other ended."""
+        if len(self.cells) != len(other.cells):
+            return False
+        return all(
+            (dict(a.factors), a.overrides) == (dict(b.factors), b.overrides)
+            and (a.configuration == b.configuration or not (a.configuration and b.configuration))
+            for a, b in zip(self.cells, other.cells, strict=True)
+        )
 
-    def write(self, directory: Path) -> None:
-        """Into ``directory``, which is made."""
-        directory.mkdir(parents=True, exist_ok=True)
+    def write(self, directory: Path) -> bool:
+        """Into ``directory``, which is made; whole, whatever moment it is killed at. False where it exists already.
+
+        Raises ConfigError where it cannot be written.
+        """
         text = json.dumps({"version": VERSION, **asdict(self)}, indent=1)
-        (directory / FILE_NAME).write_text(text + "\n")
+        beside = directory / f".{FILE_NAME}.{os.getpid()}.tmp"
+        try:
+            directory.mkdir(parents=True)
+            beside.write_text(text + "\n")
+            beside.replace(directory / FILE_NAME)
+        except FileExistsError:
+            if directory.is_dir():
+                return False
+            raise ConfigError(f"{directory} is in the way of a folder", hint="choose another with out=DIR") from None
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write the sweep's folder {directory}: {error.strerror}", hint="choose another with out=DIR"
+            ) from error
+        return True
 
 
 def order(cells: int, repeats: int, *, shuffled: bool, seed: int) -> tuple[Slot, ...]:
@@ -88,17 +121,42 @@ def order(cells: int, repeats: int, *, shuffled: bool, seed: int) -> tuple[Slot,
     return tuple(slots)
 
 
+def configuration_digest(mapping: Mapping[str, Any]) -> str:
+    """16 hex digits of a cell's configuration; how the sweep as a whole goes is no part of it."""
+    own = {key: value for key, value in mapping.items() if key not in ("sweep", "yes", "run_dir")}
+    return hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """While it is open no other process runs this sweep. Raises ConfigError where one does."""
+    with (directory / FILE_NAME).open("rb") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another process is at this sweep: it holds {held.name}", hint="wait for its end, or end it"
+            ) from error
+        yield
+
+
 def read_plan(directory: Path) -> SweepPlan:
     """The sweep of a directory. Raises ConfigError where it is none or cannot be read."""
     path = directory / FILE_NAME
     if not path.is_file():
         raise ConfigError(f"'{directory}' is not a sweep: it has no {FILE_NAME}", hint="genie resume SWEEP_DIR")
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         if found["version"] != VERSION:
             raise ConfigError(f"{path} has version {found['version']}, this is version {VERSION}")
         cells = tuple(
-            Cell(int(c["number"]), str(c["label"]), dict(c["factors"]), tuple(map(str, c["overrides"])))
+            Cell(
+                int(c["number"]),
+                str(c["label"]),
+                dict(c["factors"]),
+                tuple(map(str, c["overrides"])),
+                str(c.get("configuration", "")),
+            )
             for c in found["cells"]
         )
         slots = tuple(Slot(int(s["number"]), int(s["cell"]), int(s["repeat"])) for s in found["slots"])
@@ -106,7 +164,7 @@ def read_plan(directory: Path) -> SweepPlan:
             raise ValueError("a run of no cell")
         arguments = tuple(map(str, found["arguments"]))
         return SweepPlan(arguments, str(found["started_in"]), int(found["seed"]), cells, slots)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} cannot be read as a sweep: {error!r}") from error
 
 

@@ -24,6 +24,8 @@ class SweepClock:
 
     def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
         self.left: dict[int, int] = dict(runs)
+        self.refused: dict[int, GenieError] = {}
+        """Cells that were planned and cannot be, with the reason."""
         self._guess_s: dict[int, float] = {}
         self._guessed_s = 0.0
         self._took_s = 0.0
@@ -38,7 +40,10 @@ class SweepClock:
         for cell in sorted(set(self.left.values())):
             if self._guess_s and time.monotonic() - began_s > _PLANNING_S:
                 break
-            self._guess_s[cell] = _guess(configs[cell])
+            try:
+                self._guess_s[cell] = _guess(configs[cell])
+            except GenieError as error:
+                self._guess_s[cell], self.refused[cell] = 0.0, error
         mean_s = sum(self._guess_s.values()) / len(self._guess_s)
         for cell in self.left.values():
             self._guess_s.setdefault(cell, mean_s)
@@ -74,10 +79,7 @@ def duration(seconds: float) -> str:
 def _guess(config: ExperimentConfig) -> float:
     from genie import experiment
 
-    try:
-        plan = experiment.plan(config)
-    except GenieError:
-        return 0.0  # it will say why when its turn comes
+    plan = experiment.plan(config)
     arms = 3 if config.protocol == "aba" else 1
     predicted_ns = plan.prediction.iteration_ns if plan.prediction else 0
     running_s = predicted_ns / 1e9 * plan.time_dilation * plan.iterations

@@ -19,9 +19,19 @@ from typing import TYPE_CHECKING
 
 from genie.argv import CommandLine, parse
 from genie.errors import EXIT_INVALID, EXIT_OK, ConfigError, GenieError
-from genie.schema import ExperimentConfig, parse_config, reproduce_line
+from genie.schema import ExperimentConfig, parse_config, reproduce_line, to_mapping
 from genie.sweep import SweepResult, sweep_directory
-from genie.sweep.cells import Cell, Slot, SweepPlan, finished, folder_of, order, read_plan
+from genie.sweep.cells import (
+    Cell,
+    Slot,
+    SweepPlan,
+    alone,
+    configuration_digest,
+    finished,
+    folder_of,
+    order,
+    read_plan,
+)
 from genie.sweep.clock import SweepClock
 from genie.units import format_ns
 
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
     from genie.results.rundir import RunDir
 
 _BASIC = ("basic",)
+RESUME = ("genie", "resume")
 
 
 def run(line: CommandLine, arguments: Sequence[str]) -> int:
@@ -37,14 +48,16 @@ def run(line: CommandLine, arguments: Sequence[str]) -> int:
     if (sweeper := line.chosen("hydra/sweeper")) and sweeper.value not in _BASIC:
         return _optimise(line)
     plan, configs = _decide(line, tuple(arguments))
-    directory = sweep_directory(configs[0].out)
     clock = SweepClock([(slot.number, slot.cell) for slot in plan.slots])
     if not _agreed(plan, configs, clock):
         return EXIT_OK
     if configs[0].dry_run:
         return _dry(plan, configs)
-    plan.write(directory)
-    return _go(plan, configs, directory, clock, {})
+    directory = sweep_directory(configs[0].out)
+    while not plan.write(directory):  # another sweep took the name meanwhile
+        directory = sweep_directory(configs[0].out)
+    with alone(directory):
+        return _go(plan, configs, directory, clock, {})
 
 
 def resume(directory: Path, words: Sequence[str] = ()) -> int:
@@ -55,11 +68,29 @@ def resume(directory: Path, words: Sequence[str] = ()) -> int:
     if odd := [word for word in words if word not in ("yes=true", "yes=false")]:
         raise ConfigError(f"'{odd[0]}' cannot change a sweep that has begun", hint="genie resume SWEEP_DIR [yes=true]")
     kept = read_plan(directory)
-    if Path(kept.started_in).is_dir():
-        os.chdir(kept.started_in)  # paths on its command line are meant from there
+    with alone(directory):
+        return _resume(_as_from(kept.started_in, directory), kept, words)
+
+
+def _as_from(started_in: str, directory: Path) -> Path:
+    """Go to the folder that the sweep was called in, since paths on its command line are meant from there; where
+    ``directory`` is, seen from it. Raises ConfigError where that folder is gone.
+    """
+    place = directory.absolute()
+    try:
+        os.chdir(started_in)
+    except OSError as error:
+        raise ConfigError(
+            f"the sweep was started in {started_in}, from where its paths are meant: {error.strerror}",
+            hint="put that folder back, or start the sweep again",
+        ) from error
+    return place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+
+
+def _resume(directory: Path, kept: SweepPlan, words: Sequence[str]) -> int:
     arguments = [word for word in kept.arguments if not word.startswith("yes=")]
     again, configs = _decide(parse([*arguments, *words]), kept.arguments)
-    if again.digest() != kept.digest():
+    if not again.is_like(kept):
         raise ConfigError(
             f"the cells of {directory} are others now: files of the configuration have changed since it began",
             hint=f"start it again: {reproduce_line(kept.arguments)}",
@@ -86,7 +117,8 @@ def _decide(line: CommandLine, arguments: tuple[str, ...]) -> tuple[SweepPlan, l
     for number, (composed, factors) in enumerate(sweep_cells(line)):
         config = parse_config(composed.mapping, composed.choices)
         configs.append(config)
-        cells.append(Cell(number, config.label, factors, _shown(composed, line)))
+        known = configuration_digest(to_mapping(config))
+        cells.append(Cell(number, config.label, factors, _shown(composed, line), known))
     first = configs[0].sweep
     runs = len(cells) * first.repeats
     if runs > 1 and any(config.run_dir for config in configs):
@@ -96,12 +128,18 @@ def _decide(line: CommandLine, arguments: tuple[str, ...]) -> tuple[SweepPlan, l
 
 
 def _agreed(plan: SweepPlan, configs: Sequence[ExperimentConfig], clock: SweepClock) -> bool:
-    """Show what is coming, and ask where it will take long. Raises ConfigError where nobody can be asked."""
+    """Show what is coming, and ask where it will take long. Raises ConfigError where nobody can be asked, and the
+    reason where no cell can be planned.
+    """
     from genie.report.sweep import render_plan
 
     config = configs[0]
     expected_s = clock.estimate(configs)
+    if clock.refused.keys() == set(clock.left.values()):
+        raise next(iter(clock.refused.values()))
     print(render_plan(plan, len(clock.left), expected_s, config.sweep), flush=True)
+    for cell, error in clock.refused.items():
+        print(f"  cannot run: {plan.cells[cell].words}: {error.message}", flush=True)
     if config.dry_run or config.yes or expected_s <= config.sweep.ask_above_s:
         return True
     if not sys.stdin.isatty():
@@ -114,10 +152,15 @@ def _agreed(plan: SweepPlan, configs: Sequence[ExperimentConfig], clock: SweepCl
 def _dry(plan: SweepPlan, configs: Sequence[ExperimentConfig]) -> int:
     from genie import experiment
 
+    code = EXIT_OK
     for cell, config in zip(plan.cells, configs, strict=True):
         print(f"\n[{cell.number + 1}/{len(plan.cells)}] {reproduce_line(cell.overrides)}", flush=True)
-        print(experiment.plan(config).render())
-    return EXIT_OK
+        try:
+            print(experiment.plan(config).render(), flush=True)
+        except GenieError as error:
+            print(f"genie: {error}", file=sys.stderr, flush=True)
+            code = max(code, error.exit_code)
+    return code
 
 
 # -- running ------------------------------------------------------------------------------------------------------
@@ -140,9 +183,11 @@ def _go(
             results.append(_one(plan.cell_of(slot), configs[slot.cell], slot, directory, head))
             clock.took(slot.number, time.monotonic() - began_s)
     finally:
-        code = _finish(results, directory, plan, done)
-        if clock.left:
-            print(f"{len(clock.left)} runs are missing: genie resume {directory}")
+        try:
+            code = _finish(results, directory, plan, done)
+        finally:
+            if clock.left:
+                print(f"{len(clock.left)} runs are missing: {reproduce_line([str(directory)], command=RESUME)}")
     return code
 
 
@@ -181,8 +226,9 @@ def _finish(results: list[SweepResult], directory: Path, plan: SweepPlan, done: 
 
     if not results and not done:
         return EXIT_INVALID
-    print(experiment.finish_sweep(results, directory, plan, done).text)
-    return max((result.exit_code for result in results), default=EXIT_OK)
+    summary = experiment.finish_sweep(results, directory, plan, done)
+    print(summary.text)
+    return max(summary.exit_code, *(result.exit_code for result in results if result.run is None), EXIT_OK)
 
 
 # -- optimising ---------------------------------------------------------------------------------------------------
@@ -199,8 +245,7 @@ def _optimise(line: CommandLine) -> int:
         )
     results: list[SweepResult] = []
     answers: dict[int, float] = {}
-    out = line.chosen("out")
-    directory = sweep_directory((out.value if out else "") or "runs")
+    directory = sweep_directory(_out_of(line))
 
     def task(number: int, composed: Composed) -> float:
         config = parse_config(composed.mapping, composed.choices)
@@ -228,6 +273,15 @@ def _optimise(line: CommandLine) -> int:
                 words = " ".join(f"{key}={value}" for key, value in tried.cells[best].factors.items())
                 print(f"best: {words or 'all alike'}: {format_ns(round(answers[best]))} (run {best} of {len(results)})")
     return max((result.exit_code for result in results), default=EXIT_INVALID)
+
+
+def _out_of(line: CommandLine) -> str:
+    """``out`` of a line that cannot be composed as a whole, since its cells are still to be made up."""
+    from genie.compose import compose
+
+    words = tuple(o for o in line.overrides if o.key in ("out", "experiment") and len(o.alternatives) == 1)
+    (composed,) = compose(CommandLine((), words, line.config_dirs))
+    return parse_config(composed.mapping, composed.choices).out
 
 
 def _tried(results: Sequence[SweepResult]) -> SweepPlan:

@@ -12,8 +12,9 @@ import pytest
 
 import genie
 from genie.cli import entry, main
-from genie.errors import EnvironmentUnfit, RunInvalid
+from genie.errors import EnvironmentUnfit, GenieError, PlanError, RunInvalid
 from genie.schema import ExperimentConfig
+from genie.sweep.cells import alone
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Result:
 @dataclass
 class Summary:
     text: str
+    exit_code: int
 
 
 @dataclass
@@ -48,9 +50,13 @@ class Story:
     ran: list[str] = field(default_factory=list)
     lines: list[tuple[str, str]] = field(default_factory=list)
     swept: list[tuple[list[Any], Path]] = field(default_factory=list)
+    refused: dict[str, GenieError] = field(default_factory=dict)
+    found_code: int = 0
 
     def plan(self, config: ExperimentConfig) -> Plan:
         self.planned.append(config)
+        if config.label in self.refused:
+            raise self.refused[config.label]
         return Plan(config)
 
     def run(self, plan: Plan, *, reproduce: str = "", parent: str = "") -> Result:
@@ -65,7 +71,7 @@ class Story:
 
     def finish_sweep(self, results: list[Any], directory: Path, plan: Any, before: Any) -> Summary:
         self.swept.append((results, directory))
-        return Summary(f"{len(results)} runs compared")
+        return Summary(f"{len(results)} runs compared", self.found_code)
 
 
 @pytest.fixture
@@ -174,6 +180,138 @@ def test_interrupted_sweep_shows_what_it_has(story: Story, capsys: pytest.Captur
     assert "1 runs compared\n2 runs are missing: genie resume runs/sweeps/" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("sweep.repeats=1,2", "sweep.repeats"),
+        ("sweep.mode=product,zip", "sweep.mode"),
+        ("dry_run=true,false", "dry_run"),
+        ("yes=true,false", "yes"),
+        ("out=a,b", "out"),
+        ("run_dir=a,b", "run_dir"),
+        ("tracking.mlflow.enabled=true,false", "tracking.mlflow.enabled"),
+    ],
+    ids=lambda value: str(value),
+)
+@pytest.mark.parametrize("sweeper", [[], ["hydra/sweeper=optuna"]], ids=["basic", "optuna"])
+def test_what_is_about_the_whole_sweep_is_not_swept(
+    word: str, key: str, sweeper: list[str], story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if sweeper:
+        pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    assert main(["-m", *sweeper, "workload=moe,dp", word]) == 2
+    assert f"{key}: cannot be swept, it is about the sweep as a whole" in capsys.readouterr().err
+    assert story.planned == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["seed=1,1"], "seed=1 is swept twice"),
+        (["fault=none,[]", "workload=dp"], "fault=none is swept twice"),
+        (["workload=dp,dp", "seed=3,3", "sweep.mode=zip"], "workload=dp seed=3 is swept twice"),
+    ],
+    ids=["one key", "two words for no fault", "zipped"],
+)
+def test_a_cell_is_not_swept_twice(
+    words: list[str], said: str, story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", *words]) == 2
+    assert f"{said}\n  sweep.repeats=N runs every cell N times" in capsys.readouterr().err
+
+
+def test_zipped_values_may_be_alike_in_one_key(story: Story) -> None:
+    assert main(["-m", "workload=dp,dp", "seed=3,4", "sweep.mode=zip", "sweep.order=given"]) == 0
+    assert [config.seed for config in story.planned[2:]] == [3, 4]
+
+
+def test_the_mode_may_be_quoted_or_in_a_file(story: Story, tmp_path: Path) -> None:
+    words = ["-m", "workload=moe,dp", "workload.iterations=3,5", "sweep.order=given"]
+    assert main([*words, 'sweep.mode="zip"']) == 0
+    assert len(story.ran) == 2
+    own = tmp_path / "own" / "experiment"
+    own.mkdir(parents=True)
+    (own / "side.yaml").write_text("# @package _global_\nsweep:\n  mode: zip\n")
+    assert main([*words, "experiment=side", f"--config-dir={own.parent}"]) == 0
+    assert len(story.ran) == 4
+
+
+def test_cells_that_cannot_be_planned_are_named_first(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    story.refused["healthy-dp"] = PlanError("no host is left")
+    assert main(["-m", "workload=moe,dp", "sweep.order=given"]) == 2
+    shown = capsys.readouterr().out
+    assert "cannot run: workload=dp: no host is left" in shown.partition("[1/2]")[0]
+    assert story.ran == ["healthy-moe"]
+
+
+def test_a_sweep_of_which_nothing_can_be_planned_does_not_begin(story: Story, tmp_path: Path) -> None:
+    story.refused["healthy-dp"] = PlanError("no host is left")
+    assert main(["-m", "workload=dp", "seed=1,2"]) == 2
+    assert (story.ran, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_dry_sweep_goes_on_after_a_cell_that_cannot_be(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    story.refused["healthy-moe"] = PlanError("no host is left")
+    assert main(["-m", "workload=moe,dp", "dry_run=true"]) == 2
+    said = capsys.readouterr()
+    assert "genie: no host is left" in said.err
+    assert "the plan of healthy-dp" in said.out
+
+
+def test_a_folder_that_cannot_be_written_is_named(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").write_text("")
+    assert main(["-m", "seed=1,2", "out=file"]) == 2
+    assert "cannot write the sweep's folder file/sweeps/" in capsys.readouterr().err
+    assert story.ran == []
+
+
+def test_what_runs_say_together_counts_for_the_exit_code(story: Story) -> None:
+    story.found_code = 1
+    assert main(["-m", "workload=moe,dp"]) == 1
+    ((_, directory),) = story.swept
+    for number in (0, 1):
+        done = directory / f"{number}-x"
+        done.mkdir()
+        (done / "manifest.json").write_text('{"status": "finished"}')
+    assert main(["resume", str(directory)]) == 1, "all was done before, and not all of it was well"
+
+
+def test_one_sweep_is_run_by_one_process(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    story.failures["healthy-dp"] = KeyboardInterrupt()
+    assert main(["-m", "workload=moe,dp", "sweep.order=given"]) == 130
+    ((_, directory),) = story.swept
+    story.ran.clear()
+    with alone(directory):
+        assert main(["resume", str(directory)]) == 2
+    assert f"another process is at this sweep: it holds {directory}/sweep.json" in capsys.readouterr().err
+    assert story.ran == []
+
+
+def test_a_sweep_is_resumed_from_another_folder(
+    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story.failures["healthy-dp"] = KeyboardInterrupt()
+    assert main(["-m", "workload=moe,dp", "sweep.order=given"]) == 130
+    ((_, directory),) = story.swept
+    story.failures.clear()
+    monkeypatch.chdir(directory)
+    assert main(["resume", "."]) == 0
+    assert Path.cwd() == tmp_path
+    assert story.planned[-1].run_dir == str(directory / "1-healthy-dp")
+    assert main(["resume", str(directory)]) == 0
+
+
+def test_a_sweep_from_a_folder_that_is_gone_is_not_resumed(
+    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", "seed=1,2"]) == 0
+    ((_, directory),) = story.swept
+    kept = directory / "sweep.json"
+    kept.write_text(kept.read_text().replace(f'"{tmp_path}"', '"/nowhere"'))
+    assert main(["resume", str(directory)]) == 2
+    assert "the sweep was started in /nowhere" in capsys.readouterr().err
+
+
 def test_a_random_order_follows_from_its_seed_and_keeps_blocks(story: Story) -> None:
     words = ["-m", "workload=moe,dp,fsdp", "sweep.repeats=4"]
     assert main([*words, "sweep.seed=7"]) == 0
@@ -264,6 +402,9 @@ def test_a_sweep_whose_files_have_changed_is_not_resumed(
     assert story.lines[0][0].startswith(f"genie --config-dir={own.parent} workload=mine ")
     (directory,) = Path("runs/sweeps").iterdir()
     assert capsys.readouterr().out.endswith(f"2 runs are missing: genie resume {directory}\n")
+    (own / "mine.yaml").write_text("name: dp\nlayers: 3\n")
+    assert main(["resume", str(directory)]) == 2
+    assert "are others now: files of the configuration have changed since it began" in capsys.readouterr().err
     (own / "mine.yaml").unlink()
     assert main(["resume", str(directory)]) == 2
     assert "there is no workload 'mine'" in capsys.readouterr().err
