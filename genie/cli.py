@@ -7,6 +7,7 @@ exit code of its class; with GENIE_DEBUG=1 errors keep their traceback.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genie.bisect.config import USAGE as BISECT_USAGE
-from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ConfigError, GenieError, closest
+from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_UNFIT, ConfigError, GenieError, closest
 from genie.report.command import USAGE as REPORT_USAGE
 from genie.why.command import USAGE as WHY_USAGE
 
@@ -48,14 +49,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"genie: {error}", file=sys.stderr)
         return error.exit_code
-    except Exception:
-        # Python would exit with 1, which says that a verdict was not as expected.
-        traceback.print_exc()
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK or os.environ.get("GENIE_DEBUG") == "1":
+            return _defect()
+        where = f"{error.filename}: " if error.filename else ""
         print(
-            "genie: this is a defect of genie, not of your input; please report it with the lines above",
+            f"genie: {where}{error.strerror}\n  make room or give permission there, or choose another place",
             file=sys.stderr,
         )
-        return EXIT_INVALID
+        return EXIT_UNFIT
+    except Exception:
+        return _defect()
+
+
+_OF_THE_DISK = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
+)  # fmt: skip
+"""What a place can refuse without anything being wrong with GENIE. Nobody nearer to it could say more."""
+
+
+def _defect() -> int:
+    """Say that GENIE is wrong, with where. Called while the exception is handled."""
+    # Python would exit with 1, which says that a verdict was not as expected.
+    traceback.print_exc()
+    print(
+        "genie: this is a defect of genie, not of your input; please report it with the lines above",
+        file=sys.stderr,
+    )
+    return EXIT_INVALID
 
 
 def _end_like_ctrl_c(*signals: signal.Signals) -> None:

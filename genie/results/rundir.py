@@ -161,15 +161,15 @@ class RunDir:
 
     @staticmethod
     def open(path: Path) -> RunDir:
-        """An existing directory. Raises GenieError if it is not one or is of a version this GENIE does not know."""
+        """An existing directory. Raises ConfigError if it is not one or is of a version this GENIE does not know."""
         run = RunDir(path.absolute())
         if not (path / "manifest.json").is_file():
-            raise GenieError(
+            raise ConfigError(
                 f"{path} is not a run directory: it has no manifest.json", hint="runs are folders below runs/"
             )
         manifest = run._read_json("manifest.json")
         if manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
-            raise GenieError(
+            raise ConfigError(
                 f"{path}: a run directory of format {manifest.get('format')!r} version {manifest.get('version')!r}; "
                 f"this GENIE reads {FORMAT!r} version {VERSION}"
             )

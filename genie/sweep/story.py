@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _BASIC = ("basic",)
 RESUME = ("genie", "resume")
+_MANY_CELLS = 30
+"""More are not checked without a word: it takes seconds."""
 
 
 def run(line: CommandLine, arguments: Sequence[str]) -> int:
@@ -114,7 +116,7 @@ def _decide(line: CommandLine, arguments: tuple[str, ...]) -> tuple[SweepPlan, l
 
     cells: list[Cell] = []
     configs: list[ExperimentConfig] = []
-    for number, (composed, factors) in enumerate(sweep_cells(line)):
+    for number, (composed, factors) in enumerate(sweep_cells(line, _count)):
         config = parse_config(composed.mapping, composed.choices)
         configs.append(config)
         known = configuration_digest(to_mapping(config))
@@ -125,6 +127,11 @@ def _decide(line: CommandLine, arguments: tuple[str, ...]) -> tuple[SweepPlan, l
         raise ConfigError(f"names one directory, the sweep has {runs} runs", key="run_dir", hint="write out=DIR")
     slots = order(len(cells), first.repeats, shuffled=first.order == "random", seed=first.seed)
     return SweepPlan(arguments, str(Path.cwd()), first.seed, tuple(cells), slots), configs
+
+
+def _count(cells: int) -> None:
+    if cells > _MANY_CELLS:
+        print(f"checking {cells} cells", flush=True)
 
 
 def _agreed(plan: SweepPlan, configs: Sequence[ExperimentConfig], clock: SweepClock) -> bool:
@@ -216,6 +223,8 @@ def _guarded(
     except GenieError as error:
         print(f"genie: {error}", file=sys.stderr)
         return SweepResult(number, label, overrides, run, error, error.exit_code)
+    except BrokenPipeError:
+        raise  # nobody reads any more: that is no failure of this run, and the next would meet it too
     except Exception as error:
         traceback.print_exc()
         return SweepResult(number, label, overrides, run, error, EXIT_INVALID)

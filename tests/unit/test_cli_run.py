@@ -1,5 +1,6 @@
 """What the command line does around an experiment: order of calls, sweeps, failures, exit codes."""
 
+import errno
 import os
 import re
 import signal
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 import genie
+from genie.argv import parse
 from genie.cli import entry, main
 from genie.errors import EnvironmentUnfit, GenieError, PlanError, RunInvalid
 from genie.schema import ExperimentConfig
+from genie.sweep import story as sweep_story
 from genie.sweep.cells import alone
 
 
@@ -105,11 +108,27 @@ def test_dry_run_prints_the_plan_and_runs_nothing(
 
 @pytest.mark.parametrize(
     ("outcome", "code"),
-    [(1, 1), (RunInvalid("no mark was seen"), 4), (EnvironmentUnfit("no namespaces"), 3), (KeyError("a defect"), 4)],
+    [
+        (1, 1),
+        (RunInvalid("no mark was seen"), 4),
+        (EnvironmentUnfit("no namespaces"), 3),
+        (KeyError("a defect"), 4),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 3),
+        (OSError(errno.EBADF, "Bad file descriptor"), 4),
+    ],
+    ids=["a verdict", "invalid", "unfit", "a defect", "a full disk", "a defect with files"],
 )
 def test_exit_codes(story: Story, outcome: Any, code: int) -> None:
     story.failures["healthy-moe"] = outcome
     assert main([]) == code
+
+
+def test_a_full_disk_is_said_in_a_sentence(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    story.failures["healthy-moe"] = OSError(errno.ENOSPC, "No space left on device", "runs/x")
+    assert main([]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("genie: runs/x: No space left on device\n  make room")
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
@@ -160,6 +179,19 @@ def test_a_failed_run_does_not_stop_a_sweep(
     ((results, _),) = story.swept
     assert [r.error for r in results] == [None, error, None]
     assert said in capsys.readouterr().err
+
+
+def test_a_sweep_whose_output_nobody_reads_ends(story: Story, capfd: pytest.CaptureFixture[str]) -> None:
+    story.failures["healthy-moe"] = BrokenPipeError()
+    with pytest.raises(BrokenPipeError):
+        sweep_story.run(parse(["-m", "workload=moe,dp", "sweep.order=given"]), [])
+    assert story.ran == ["healthy-moe"]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_many_cells_are_announced_before_they_are_checked(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "seed=range(0,31)", "sweep.order=shuffled"]) == 2
+    assert capsys.readouterr().out == "checking 31 cells\n"
 
 
 def test_multirun_by_hydras_own_key(story: Story) -> None:
