@@ -124,7 +124,7 @@ def _changes(title: str, rows: Sequence[Change]) -> list[str]:
         )
     left = [row for row in rows if row not in shown]
     delta = sum(row.delta_ns for row in left)
-    if abs(delta) >= _NOTHING_RATIO * total:
+    if left and abs(delta) >= _NOTHING_RATIO * total:
         label = f"{len(left)} more"
         lines.append(f"  {label:<{width}} {'':>10} {'':>10} {_signed(delta):>11}")
     return [*lines, ""]

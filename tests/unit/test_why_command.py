@@ -101,6 +101,8 @@ def test_the_same_run_twice_has_no_difference(tmp_path: Path) -> None:
     found = compare(why, why, before_name="a", after_name="a")
     assert "no difference to speak of" in found.verdict
     assert {row.ratio for row in found.causes} == {None}
+    text = why_command([str(tmp_path / "run"), "--against", str(tmp_path / "run")])
+    assert "0 more" not in text
 
 
 def test_why_json_holds_everything(tmp_path: Path) -> None:
