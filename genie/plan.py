@@ -42,6 +42,7 @@ from genie.transport import RankPlace
 from genie.transport.built import refuse_missing
 from genie.units import format_bytes, format_ns, format_rate, parse_ns
 from genie.workload.check import CheckedTrace, check
+from genie.workload.config import ChakraConfig
 
 SPIN_NS = 150_000
 """How long before a deadline a rank spins with ``transport.spin=auto``: measured, sleeping until 150 us before and
@@ -267,6 +268,8 @@ def _hashes(config: ExperimentConfig, network: Topology) -> dict[str, str]:
     if isinstance(config.fabric, InventoryConfig):  # the same hosts and cables, whatever file describes them
         hosts = [(node.name, node.role) for node in network.nodes]
         mapping["fabric"] = {"hosts": hosts, "links": to_plain(network.links), "mtu": network.parameters["mtu"]}
+    if isinstance(config.workload, ChakraConfig):  # the same traces, wherever they lie; others are another workload
+        mapping["workload"] = workload.identity(config.workload)
 
     def digest(*keys: str) -> str:
         text = json.dumps({key: mapping[key] for key in keys}, sort_keys=True, default=str)

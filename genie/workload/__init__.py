@@ -85,6 +85,19 @@ def load(config: WorkloadConfig | Mapping[str, Any]) -> Trace:
     return trace
 
 
+def identity(config: WorkloadConfig) -> dict[str, Any]:
+    """What makes two workloads the same: all keys, and of trace files what is in them instead of where they are.
+
+    Raises TraceError for files that cannot be read.
+    """
+    values = asdict(config)
+    if isinstance(config, ChakraConfig):
+        from genie.workload.chakra.read import content_digest
+
+        values |= {"path": content_digest(config), "comm_groups": ""}
+    return values
+
+
 def describe(config: WorkloadConfig | Mapping[str, Any], *, detail: bool = False) -> str:
     """Text about a workload: one line that it can be replayed or, with ``detail``, tables of what it holds.
 

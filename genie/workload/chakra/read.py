@@ -7,6 +7,7 @@ guess is a TraceError; whether the ranks fit together is left to `genie.workload
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -101,6 +102,19 @@ def read_chakra(config: ChakraConfig) -> Trace:
     return trace
 
 
+def content_digest(config: ChakraConfig) -> str:
+    """16 hex digits of what the files of ``config`` hold, rank by rank, wherever they lie and however they are packed.
+
+    Raises TraceError as `read_chakra` does where files are missing, ambiguous or unreadable.
+    """
+    job = files.find(config.path)
+    made = hashlib.sha256()
+    for path in (*job.files.values(), _group_file(config, job)):
+        content = wire.read_bytes(path) if path else b""
+        made.update(len(content).to_bytes(8, "big") + content)
+    return made.hexdigest()[:16]
+
+
 def _sniff(path: Path) -> tuple[Sniffed, bytes]:
     data = wire.read_bytes(path)
     sniffed = sniff(data, str(path))
@@ -142,7 +156,7 @@ def _definitions(
     defined: dict[str, tuple[int, ...]] = {}
     for part, rank in zip(read, trace.ranks, strict=True):
         groups.merge(defined, part.groups, rank.source)
-    source = Path(config.comm_groups).expanduser() if config.comm_groups else _group_file_beside(job)
+    source = _group_file(config, job)
     if source is None:
         return defined
     from_file = groups.read_group_file(source)
@@ -153,6 +167,10 @@ def _definitions(
             raise TraceError(f"communicator {excerpt(name)} has no ranks", file=str(source))
     trace.notes.append(f"{len(from_file)} communicators from {source}")
     return {**from_file, **defined}
+
+
+def _group_file(config: ChakraConfig, job: files.Job) -> Path | None:
+    return Path(config.comm_groups).expanduser() if config.comm_groups else _group_file_beside(job)
 
 
 def _group_file_beside(job: files.Job) -> Path | None:
