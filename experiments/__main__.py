@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.study import HERE, load, machine, markdown, measure, names, refusals, teller, write
-from genie.errors import GenieError
+from genie.errors import EXIT_UNFIT, GenieError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code as genie's: 0, 2 for a name that is none, 4 where no run may be believed."""
+    """Exit code as genie's: 0, 2 for a name that is none, 3 where files cannot be written, 4 where no run may be
+    believed.
+    """
     parser = argparse.ArgumentParser(prog="experiments/run", description="Run a study (docs/studies.md).")
     parser.add_argument("name", help=f"one of {', '.join(names())}, or all")
     parser.add_argument("--smallest", action="store_true", help="few iterations, to see that it works; kept apart")
@@ -26,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except GenieError as error:
             print(f"experiments/run: {name}: {error}", file=sys.stderr)
             worst = worst or int(error.exit_code)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            print(f"experiments/run: {name}: {where}{error.strerror}; --out DIR takes runs elsewhere", file=sys.stderr)
+            worst = worst or EXIT_UNFIT
         except KeyboardInterrupt:
             return 130
     return worst

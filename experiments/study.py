@@ -25,7 +25,7 @@ from genie.report.html.figure import Figure, Table, alone
 from genie.results.compare import Judgement, load_judgement
 from genie.results.metrics import Metrics
 from genie.results.rundir import RunDir
-from genie.sweep.cells import read_plan
+from genie.sweep.cells import finished, read_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
@@ -158,11 +158,13 @@ def measure(study: Study, out: Path, said: Callable[[str], None] = print) -> lis
 def read(line: str, directory: Path) -> list[Row]:
     """A row for each run of a sweep, in the order of the cells as they were written, then of repeats."""
     plan = read_plan(directory)
+    done = finished(directory, plan.slots)
     rows = []
     for slot in sorted(plan.slots, key=lambda slot: (slot.cell, slot.repeat)):
         cell = plan.cell_of(slot)
-        paths = sorted(directory.glob(f"{slot.number}-*/manifest.json"))
-        rows.append(_row(line, dict(cell.factors), slot.repeat, RunDir.open(paths[-1].parent) if paths else None))
+        tried = sorted(path.parent for path in directory.glob(f"{slot.number}-*/manifest.json"))
+        path = done.get(slot.number) or next(reversed(tried), None)
+        rows.append(_row(line, dict(cell.factors), slot.repeat, RunDir.open(path) if path else None))
     return rows
 
 

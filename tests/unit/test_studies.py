@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import shutil
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rundir_maker import make_run
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # experiments/ is no installed package
@@ -25,8 +27,10 @@ from genie.report.html.figure import Table  # noqa: E402
 from genie.results.collectives import CollectiveRow  # noqa: E402
 from genie.results.compare import Judgement  # noqa: E402
 from genie.results.metrics import FabricTotals, IterationTimes, Metrics, PortTotals, WindowedTimes  # noqa: E402
+from genie.results.rundir import RunDir  # noqa: E402
 from genie.results.statistics import Estimate, median  # noqa: E402
 from genie.schema import parse_config  # noqa: E402
+from genie.sweep.cells import Cell, Slot, SweepPlan  # noqa: E402
 
 MS = 1e6
 SPELT = {"true": "True", "false": "False"}
@@ -172,6 +176,22 @@ def test_an_unknown_study_is_told_with_those_there_are(capsys, tmp_path):
 
 
 # -- what they say ------------------------------------------------------------------------------------------------
+
+
+def test_a_place_that_cannot_be_written_is_named(capsys):
+    assert command.main(["incast", "--out", "/proc/nothing"]) == 3
+    assert "experiments/run: incast: /proc/nothing: " in capsys.readouterr().err
+
+
+def test_the_try_that_finished_is_the_one_that_is_read(tmp_path):
+    plan = SweepPlan((), str(tmp_path), 1, (Cell(0, "x", {}, ()),), (Slot(0, 0, 0),))
+    plan.write(tmp_path / "sweep")
+    for name, status in (("0-x", "aborted"), ("0-x.2", "finished"), ("0-x.3", "running")):
+        run = make_run(tmp_path / "runs")
+        shutil.copytree(run.path, tmp_path / "sweep" / name)
+        RunDir(tmp_path / "sweep" / name)._update(status=status, name=name)
+    (row,) = study.read("line", tmp_path / "sweep")
+    assert row.run.path.name == "0-x.2"
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "ecmp"])
