@@ -335,7 +335,7 @@ def _verdict(result: AbaResult, thresholds: Thresholds) -> tuple[str, str]:
     if result.recovery and result.recovery.verdict in ("degraded", "improved"):
         return _against_each(result, what)
     if not median.verdict:
-        return "inconclusive", f"{text}: one iteration tells nothing of chance; run more iterations"
+        return "inconclusive", f"{text}: {thresholds.too_few}"
     if "degraded" in (median.verdict, p99.verdict):
         tail = "" if median.verdict == "degraded" else ", in the tail only"
         return "degraded", f"slower with {what}{tail}: {text}"

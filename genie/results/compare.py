@@ -407,7 +407,7 @@ def _verdict(comparison: Comparison, metrics: Metrics, thresholds: Thresholds) -
     times = f" ({format_ns(metrics.iteration.median.value)} an iteration)" if metrics.iteration else ""
     limit = max(median.margin_ratio, thresholds.tolerance_ratio)
     if not median.verdict:
-        return "inconclusive", f"{text}{times}: one iteration tells nothing of chance; run more iterations"
+        return "inconclusive", f"{text}{times}: {thresholds.too_few}"
     if "degraded" in (median.verdict, p99.verdict):
         part = "" if median.verdict == "degraded" else ", in the tail only"
         return "degraded", f"slower than the healthy run{part}: {text}{times}"

@@ -42,6 +42,13 @@ class Thresholds:
                 raise ConfigError(f"must lie above 0 and up to 1, found {value}", key=field.name)
 
     @property
+    def too_few(self) -> str:
+        """Why a median that is not judged is not."""
+        least = self.median_least_iterations
+        told = "one iteration tells" if least == 2 else f"fewer than {least} iterations tell"
+        return f"{told} nothing of chance; run more iterations"
+
+    @property
     def degraded_limit(self) -> float:
         """The ratio above which a slowdown counts as one."""
         return max(IETF_DEGRADED, 1 + self.tolerance_ratio) if self.bands == "ietf" else 1 + self.tolerance_ratio

@@ -248,6 +248,13 @@ def test_one_iteration_is_never_judged(tmp_path):
     )  # fmt: skip
 
 
+def test_a_higher_bar_for_iterations_is_named(tmp_path):
+    baseline(tmp_path)
+    run = make_run(tmp_path, iteration_ms=FLAT)
+    said = verdict(tmp_path, run, thresholds=Thresholds(median_least_iterations=30))[1]
+    assert "fewer than 30 iterations tell nothing of chance" in said
+
+
 def test_a_planned_fault_without_a_record_is_invalid(tmp_path):
     run = make_run(tmp_path, faults=(IN_EFFECT,))
     run.write_faults(())
