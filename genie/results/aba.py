@@ -27,6 +27,7 @@ from genie.results.compare import (
     compare,
     load_judgement,
     weigh,
+    why_inconclusive,
 )
 from genie.results.metrics import IterationTimes, Metrics
 from genie.results.records import from_plain, to_plain
@@ -341,11 +342,11 @@ def _verdict(result: AbaResult, thresholds: Thresholds) -> tuple[str, str]:
         return "degraded", f"slower with {what}{tail}: {text}"
     limit = max(median.margin_ratio, thresholds.tolerance_ratio)
     if median.verdict == "inconclusive":
-        return "inconclusive", f"{text}: too close to what chance does (±{limit:.0%}) to tell; run more iterations"
+        return "inconclusive", f"{text}: {why_inconclusive(median, thresholds)}"
     if median.verdict == "improved":
         return "improved", f"faster with {what}: {text}"
     if p99.verdict == "inconclusive" and p99.ratio.value > 1 + max(p99.margin_ratio, thresholds.tolerance_ratio):
-        return "inconclusive", f"{text}: the slowest iterations are too few to tell; run more iterations"
+        return "inconclusive", f"{text}: {why_inconclusive(p99, thresholds)}"
     return "ok", f"as fast with {what} as without: {text} (±{limit:.0%} is chance)"
 
 

@@ -412,13 +412,27 @@ def _verdict(comparison: Comparison, metrics: Metrics, thresholds: Thresholds) -
         part = "" if median.verdict == "degraded" else ", in the tail only"
         return "degraded", f"slower than the healthy run{part}: {text}{times}"
     if median.verdict == "inconclusive":
-        return "inconclusive", f"{text}: too close to what chance does (±{limit:.0%}) to tell; run more iterations"
+        return "inconclusive", f"{text}: {why_inconclusive(median, thresholds)}"
     if median.verdict == "improved":
         return "improved", f"faster than the healthy run: {text}{times}"
     tail = "" if p99.verdict in ("ok", "improved") else "; the tail cannot be told from chance"
     if p99.verdict == "inconclusive" and p99.ratio.value > 1 + max(p99.margin_ratio, thresholds.tolerance_ratio):
-        return "inconclusive", f"{text}: the slowest iterations are too few to tell; run more iterations"
+        return "inconclusive", f"{text}: {why_inconclusive(p99, thresholds)}"
     return "ok", f"as fast as the healthy run: {text} (±{limit:.0%} is chance){tail}"
+
+
+def why_inconclusive(slowdown: Slowdown, thresholds: Thresholds) -> str:
+    """Why a median or p99 that was judged is neither one thing nor the other."""
+    limit = max(slowdown.margin_ratio, thresholds.tolerance_ratio)
+    if slowdown.ratio.low > 1 + limit:  # beyond what chance does, and below where a slowdown begins to count
+        part = "" if slowdown.name == "median" else "in the tail "
+        return (
+            f"{part}slower than chance explains (±{limit:.0%}), but not beyond doubt above "
+            f"{thresholds.degraded_limit:.2f}x, from where judge.bands={thresholds.bands} calls it degraded"
+        )
+    if slowdown.name == "median":
+        return f"too close to what chance does (±{limit:.0%}) to tell; run more iterations"
+    return "the slowest iterations are too few to tell; run more iterations"
 
 
 def _said(slowdown: Slowdown) -> str:

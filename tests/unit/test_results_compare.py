@@ -322,6 +322,16 @@ def test_thresholds_are_configurable(tmp_path):
     assert compare(b, a, thresholds=strict).median.verdict == "degraded"
 
 
+def test_what_lies_between_the_bands_is_not_laid_on_chance(tmp_path):
+    baseline(tmp_path)
+    run = make_run(tmp_path, iteration_ms=times(1.13), faults=(IN_EFFECT,))
+    ietf = Thresholds(bands="ietf", median_prior_sd=0.01, p99_prior_sd=0.01)
+    found, why = verdict(tmp_path, run, thresholds=ietf)
+    assert found == "inconclusive"
+    assert "slower than chance explains (±5%), but not beyond doubt above 1.15x, from where judge.bands=ietf" in why
+    assert "run more iterations" not in why
+
+
 # -- statistics ----------------------------------------------------------------------------------------------
 
 
