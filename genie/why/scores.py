@@ -142,15 +142,30 @@ def measure_drains(samples: PortSamples | None, recording: Recording, network: N
         if not len(own) or np.isnan(should):
             found[number] = Drain(len(own), None)
             continue
+        ratio = float(np.median(own) / should)
+        mine = port == number
+        if ratio < SLOW_RATIO and _idle_between(ratio, time[mine], sent[mine], queue[mine], should):
+            found[number] = Drain(len(own), None)
+            continue
         each = stretch[stretch_at == number] / should
         slow = each[each < SLOW_RATIO]
         found[number] = Drain(
             samples=len(own),
-            ratio=float(np.median(own) / should),
+            ratio=ratio,
             slow=len(slow) / len(each) if len(each) >= LEAST_DRAIN_SAMPLES else 0.0,
             slow_ratio=float(np.median(slow)) if len(slow) else 1.0,
         )
     return found
+
+
+def _idle_between(ratio: float, time: Floats, sent: Floats, queue: Floats, should: float) -> bool:
+    """Whether a port with bursts may have sent each at its full rate and had nothing to send between samples that saw a
+    queue, as ports have that feed a slow one. A port sends at least while it has a queue: where it sent no less of what
+    its rate lets leave than the share of samples that saw one, nothing says that it was slow.
+    """
+    seen = float(np.mean(queue > 0))
+    used = float((sent[-1] - sent[0]) / (time[-1] - time[0]) / should)
+    return used / seen > (1 + ratio) / 2
 
 
 def score_links(

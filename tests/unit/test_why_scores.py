@@ -119,6 +119,23 @@ def test_a_sampled_queue_tells_its_rate(tmp_path: Path, ratio: float, count: int
 
 
 @pytest.mark.parametrize(
+    ("seen", "named"),
+    [
+        pytest.param(10, True, id="a queue at every sample"),
+        pytest.param(8, True, id="a queue at most samples"),
+        pytest.param(4, False, id="a queue in bursts that its full rate explains"),
+    ],
+)
+def test_a_port_that_had_nothing_to_send_is_not_slow(tmp_path: Path, seen: int, named: bool) -> None:
+    """Half of its rate left in any stretch; only where there always was a queue does that say that it is slow."""
+    job = all_to_all(star(4), lambda sender, receiver: 100.0)
+    job.samples += [(10 + k, 2, 5000 if k % 10 < seen else 0, round(k * BYTES_A_MS * 0.5)) for k in range(300)]
+    score = {score.port: score for score in explain(job.write(tmp_path / "run")).link_scores}["h1/leaf0"]
+    assert (score.drain_ratio is not None) == named
+    assert ("emptied its queue at 50%" in score.text) == named
+
+
+@pytest.mark.parametrize(
     ("share", "named"),
     [pytest.param(0.3, True, id="at a quarter for a third of the time"), pytest.param(0.0, False, id="never")],
 )
