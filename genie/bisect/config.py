@@ -17,6 +17,20 @@ usage: genie bisect [key=value ...]: which host, NIC, link or switch makes jobs 
   keys: fabric, topology, transport and what else a run takes, and bisect.KEY (docs/bisect.md)"""
 
 
+_OF_THE_SEARCH = ("baseline", "bisect", "dry_run", "expect", "name", "out", "protocol", "report", "run_dir", "sweep",
+                  "tracking", "yes")  # fmt: skip
+"""Keys that are the same for all states of a search: as a change they would be passed over."""
+
+
+def _refuse_no_change(change: str) -> None:
+    if not change.strip():
+        raise ConfigError("one of the changes is empty", key="changes")
+    for word in change.split():
+        top = word.lstrip("+").partition("=")[0].partition(".")[0]
+        if top in _OF_THE_SEARCH:
+            raise ConfigError(f"{word!r} is no change: {top} is the same for all states of a search", key="changes")
+
+
 @dataclass(frozen=True, slots=True)
 class BisectConfig:
     """How to search (docs/bisect.md).
@@ -58,6 +72,8 @@ class BisectConfig:
     run: str = ""
 
     def __post_init__(self) -> None:
+        for change in self.changes:
+            _refuse_no_change(change)
         if parse_ns(self.time, key="time") < 1_000_000:
             raise ConfigError(f"must be at least 1ms, found {self.time!r}", key="time")
         for key, least, most in (
