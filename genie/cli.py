@@ -52,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in _OF_THE_DISK or os.environ.get("GENIE_DEBUG") == "1":
             return _defect()
-        where = f"{error.filename}: " if error.filename else ""
+        where = error.filename or "a file could not be written"
         print(
-            f"genie: {where}{error.strerror}\n  make room or give permission there, or choose another place",
+            f"genie: {where}: {error.strerror}\n  make room or give permission there, or choose another place",
             file=sys.stderr,
         )
         return EXIT_UNFIT
