@@ -164,7 +164,7 @@ def read_plan(directory: Path) -> SweepPlan:
             raise ValueError("a run of no cell")
         arguments = tuple(map(str, found["arguments"]))
         return SweepPlan(arguments, str(found["started_in"]), int(found["seed"]), cells, slots)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigError(f"{path} cannot be read as a sweep: {error!r}") from error
 
 

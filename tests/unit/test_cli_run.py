@@ -444,8 +444,14 @@ def test_a_sweep_whose_files_have_changed_is_not_resumed(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", '{"version": 2}', '{"version": 1, "cells": [], "slots": [{"number": 0, "cell": 3, "repeat": 0}]}'],
-    ids=["empty", "a list", "another version", "a run of no cell"],
+    [
+        "",
+        "[]",
+        '{"version": 2}',
+        '{"version": 1, "cells": [], "slots": [{"number": 0, "cell": 3, "repeat": 0}]}',
+        '{"version": 1, "cells": [], "slots": [{"number": Infinity, "cell": 0, "repeat": 0}]}',
+    ],
+    ids=["empty", "a list", "another version", "a run of no cell", "a number without end"],
 )
 def test_a_damaged_sweep_file_is_named(
     text: str, story: Story, capsys: pytest.CaptureFixture[str], tmp_path: Path
