@@ -49,14 +49,16 @@ class SweepClock:
             self._guess_s.setdefault(cell, mean_s)
         return sum(self._guess_s[cell] for cell in self.left.values())
 
-    def took(self, number: int, seconds: float) -> None:
-        """A run has ended after so long."""
-        self._guessed_s += self._guess_s[self.left.pop(number)]
-        self._took_s += seconds
+    def took(self, number: int, seconds: float, *, failed: bool = False) -> None:
+        """A run has ended after so long. One that ``failed`` tells nothing of how long the others take."""
+        guess_s = self._guess_s[self.left.pop(number)]
+        if not failed:
+            self._guessed_s += guess_s
+            self._took_s += seconds
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the end, None before the first run has ended. Runs so far correct the guess of the others."""
+        """Seconds until the end, None before the first run was measured. Runs so far correct the guess of the others."""
         if not self._took_s:
             return None
         guess_s = sum(self._guess_s[cell] for cell in self.left.values())

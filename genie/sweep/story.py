@@ -188,7 +188,7 @@ def _go(
             head = f"\n[{slot.number + 1}/{len(plan.slots)}]{clock.words()}"
             began_s = time.monotonic()
             results.append(_one(plan.cell_of(slot), configs[slot.cell], slot, directory, head))
-            clock.took(slot.number, time.monotonic() - began_s)
+            clock.took(slot.number, time.monotonic() - began_s, failed=results[-1].error is not None)
     finally:
         try:
             code = _finish(results, directory, plan, done)

@@ -162,6 +162,15 @@ def test_sweep_runs_all_and_compares(story: Story, capsys: pytest.CaptureFixture
     assert shown.endswith("6 runs compared\n")
 
 
+def test_a_run_that_failed_tells_nothing_of_the_time_left(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    story.failures["healthy-moe"] = RunInvalid("no mark was seen")
+    assert main(["-m", "workload=moe,dp,fsdp", "sweep.order=given"]) == 4
+    heads = re.findall(r"^\[\d/3\].* genie", capsys.readouterr().out, re.MULTILINE)
+    assert heads[0] == "[1/3] genie"
+    assert heads[1] == "[2/3] genie"
+    assert re.fullmatch(r"\[3/3\] about \d+ s left: genie", heads[2])
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
