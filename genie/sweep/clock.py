@@ -58,7 +58,7 @@ class SweepClock:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the end, None before the first run was measured. Runs so far correct the guess of the others."""
+        """Seconds until the end, None before the first run was measured. Those correct the guess of the others."""
         if not self._took_s:
             return None
         guess_s = sum(self._guess_s[cell] for cell in self.left.values())
