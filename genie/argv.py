@@ -131,6 +131,8 @@ def parse(arguments: Sequence[str]) -> CommandLine:
             options.append(_FLAGS[option])
             if _FLAGS[option] in {"--shell-completion", "--hydra-help", "--version"}:
                 show = _FLAGS[option]
+        elif option in _FLAGS:
+            raise ConfigError(f"option {option} takes no value, found '{word}'")
         else:
             names = [*_WITH_VALUE, *_FLAGS, *_INFO]
             raise ConfigError(

@@ -129,6 +129,8 @@ def _run_one(line: CommandLine, arguments: Sequence[str]) -> int:
     from genie.compose import compose
     from genie.schema import parse_config, reproduce_line
 
+    if own := next((o for o in line.overrides if o.key.split(".")[0] == "sweep"), None):
+        raise ConfigError("is about a sweep, and this is a single run", key=own.key, hint="put -m before it")
     (composed,) = compose(line)
     config = parse_config(composed.mapping, composed.choices)
     print(announce(config), flush=True)

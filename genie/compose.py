@@ -8,6 +8,7 @@ completion, the sweeper) to ``hydra.main`` itself. It knows nothing of runs. Cal
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override as HydraOverride
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -43,6 +45,8 @@ _FOREIGN = (
     HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, TypeError, AttributeError,
     RecursionError,
 )  # fmt: skip
+MOST_CELLS = 10_000
+"""Of a sweep: each takes seconds to run, and more are a number that was typed wrong."""
 _OF_THE_SWEEP = ("yes", "dry_run", "out", "run_dir")
 _HYDRA_CODE = re.compile(r"hydra\._internal\.core_plugins\.[\w.]+|hydra_plugins\.[\w.]+|logging\.[\w.]+")
 
@@ -116,6 +120,10 @@ def _is_zipped(axes: Sequence[_Axis], line: CommandLine) -> bool:
 
 def _picks(swept: Sequence[_Axis], *, zipped: bool) -> list[tuple[str, ...]]:
     if not zipped or not swept:
+        cells = math.prod(len(axis.values) for axis in swept)
+        if cells > MOST_CELLS:
+            counts = " × ".join(f"{len(axis.values)} of {axis.key}" for axis in swept)
+            raise ConfigError(f"{cells} cells are more than {MOST_CELLS}: {counts}", hint="sweep fewer values at once")
         return list(itertools.product(*(axis.values for axis in swept)))
     lengths = {axis.key: len(axis.values) for axis in swept}
     if len(set(lengths.values())) > 1:
@@ -221,11 +229,37 @@ def _axes(overrides: list[str]) -> list[_Axis]:
     loader = GlobalHydra.instance().config_loader()  # which files a glob means
     for override in OverridesParser.create(config_loader=loader).parse_overrides(overrides):
         key, element = override.key_or_group, override.get_key_element()
-        values = tuple(override.sweep_string_iterator()) if override.is_sweep_override() else ()
+        if override.is_interval_sweep():
+            raise ConfigError(
+                f"'{_typed(override.input_line)}' has no values to go through, it is for an optimising sweeper",
+                key=key,
+                hint="write hydra/sweeper=optuna, or range(START,STOP,STEP)",
+            )
+        values: tuple[str, ...] = ()
+        if override.is_sweep_override():
+            values = _values(override)
+        if len(values) > MOST_CELLS:
+            raise ConfigError(f"'{_typed(override.input_line)}' are more than {MOST_CELLS} values", key=key)
         if override.is_sweep_override() and not values:
-            raise ConfigError(f"'{(override.input_line or '').lstrip('+')}' matches nothing", key=key)
+            raise ConfigError(f"'{_typed(override.input_line)}' matches nothing", key=key)
         axes.append(_Axis(key, element, override.input_line or "", values))
     return axes
+
+
+def _values(swept: HydraOverride) -> tuple[str, ...]:
+    """What a sweep goes through, one more than may be at most."""
+    try:
+        return tuple(itertools.islice(swept.sweep_string_iterator(), MOST_CELLS + 1))
+    except _FOREIGN as error:
+        raise ConfigError(
+            f"'{_typed(swept.input_line)}' cannot be gone through",
+            key=swept.key_or_group,
+            hint="write a list, choice(), range() or glob() by itself: choice(1,2,3), not choice(1,2),3",
+        ) from error
+
+
+def _typed(line: str | None) -> str:
+    return (line or "").lstrip("+")
 
 
 def _compose_one(overrides: list[str], line: CommandLine) -> Composed:

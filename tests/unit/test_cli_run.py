@@ -261,6 +261,29 @@ def test_a_cell_is_not_swept_twice(
     assert f"{said}\n  sweep.repeats=N runs every cell N times" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-m", "seed=range(1,1e9)"], "seed: 'seed=range(1,1e9)' are more than 10000 values"),
+        (
+            ["-m", "seed=range(1,300)", "warmup=range(1,300)"],
+            "89401 cells are more than 10000: 299 of seed × 299 of warmup",
+        ),
+        (["-m", "seed=interval(1,2)"], "'seed=interval(1,2)' has no values to go through"),
+        (["-m", "seed=choice(1,2),3"], "seed: 'seed=choice(1,2),3' cannot be gone through"),
+        (["--multirun=true", "seed=1"], "option --multirun takes no value, found '--multirun=true'"),
+        (["sweep.repeats=3"], "sweep.repeats: is about a sweep, and this is a single run\n  put -m before it"),
+    ],
+    ids=["a range without end", "a product too large", "an interval", "two kinds of sweep", "a flag's value", "no -m"],
+)
+def test_what_is_no_sweep_is_named(
+    words: list[str], said: str, story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+    assert story.planned == []
+
+
 def test_zipped_values_may_be_alike_in_one_key(story: Story) -> None:
     assert main(["-m", "workload=dp,dp", "seed=3,4", "sweep.mode=zip", "sweep.order=given"]) == 0
     assert [config.seed for config in story.planned[2:]] == [3, 4]
