@@ -15,11 +15,15 @@ from genie.units import format_ns
 CLOCK_STEP_NS = 10_000_000
 """A wall clock that runs off by more than this between two looks was set; NTP slews by at most 500 us a second."""
 
+TICK_NS = 10_000_000
+"""As fine as the kernel tells a core's time (proc(5): USER_HZ is 100). Of a short run a tick is a large share."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interference:
     """``others_ratio``: share of the processors' time that neither the ranks nor this process had, in user and system
-    mode; the kernel's work for the network (interrupts) is left out, for it is the run's own. ``stolen_ratio``: what
+    mode, beyond the tick a core that may be missed; the kernel's work for the network (interrupts) is left out, for it
+    is the run's own. ``stolen_ratio``: what
     the hypervisor gave to others. ``suspended_ns``: how long the machine slept. ``clock_step_ns``: by how much the
     wall clock was set. None: not recorded.
     """
@@ -50,7 +54,7 @@ def interference(host: HostRecord | None, rank_cpu_ns: Iterable[int]) -> Interfe
     others = stolen = None
     if host.span_ns > 0 and host.cores > 0:
         whole_ns = host.span_ns * host.cores
-        left_ns = host.work_ns - host.own_ns - sum(rank_cpu_ns)
+        left_ns = host.work_ns - host.own_ns - sum(rank_cpu_ns) - host.cores * TICK_NS
         others, stolen = max(0.0, left_ns / whole_ns), host.stolen_ns / whole_ns
     step = host.clock_step_ns if abs(host.clock_step_ns) > CLOCK_STEP_NS else 0
     return Interference(others, stolen, host.suspended_ns, step)

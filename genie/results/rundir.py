@@ -232,6 +232,11 @@ class RunDir:
         content = {"error_ns": clocks.error_ns, **to_plain(clocks)}
         self._write_json("clocks.json", {"format": "genie-clocks", "version": 1, **content})
 
+    def write_transport(self, name: str, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """``transport.json``: of each rank where it was, what its transport was told, and what it uses."""
+        content = {"transport": name, "ranks": [to_plain(rank) for rank in ranks]}
+        self._write_json("transport.json", {"format": "genie-transport", "version": 1, **content})
+
     def write_faults(self, faults: Sequence[FaultOutcome]) -> None:
         """``faults.json``."""
         self._write_json("faults.json", {"format": "genie-faults", "version": 1, "faults": to_plain(tuple(faults))})

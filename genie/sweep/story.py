@@ -194,7 +194,8 @@ def _go(
             code = _finish(results, directory, plan, done)
         finally:
             if clock.left:
-                print(f"{len(clock.left)} runs are missing: {reproduce_line([str(directory)], command=RESUME)}")
+                missing = "1 run is" if len(clock.left) == 1 else f"{len(clock.left)} runs are"
+                print(f"{missing} missing: {reproduce_line([str(directory)], command=RESUME)}")
     return code
 
 
