@@ -22,10 +22,9 @@ TICK_NS = 10_000_000
 @dataclass(frozen=True, slots=True)
 class Interference:
     """``others_ratio``: share of the processors' time that neither the ranks nor this process had, in user and system
-    mode, beyond the tick a core that may be missed; the kernel's work for the network (interrupts) is left out, for it
-    is the run's own. ``stolen_ratio``: what
-    the hypervisor gave to others. ``suspended_ns``: how long the machine slept. ``clock_step_ns``: by how much the
-    wall clock was set. None: not recorded.
+    mode, beyond the one tick a core that may be miscounted; the kernel's work for the network (interrupts) is left out,
+    for it is the run's own. ``stolen_ratio``: what the hypervisor gave to others. ``suspended_ns``: how long the
+    machine slept. ``clock_step_ns``: by how much the wall clock was set. None: not recorded.
     """
 
     others_ratio: float | None = None

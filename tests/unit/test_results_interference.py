@@ -24,7 +24,7 @@ S = 10**9
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
-        (HostRecord(2, span_ns=10 * S, work_ns=9 * S, own_ns=1 * S), (0.2, 0.0)),
+        (HostRecord(2, span_ns=10 * S, work_ns=9 * S, own_ns=1 * S), (0.199, 0.0)),  # less a tick a core
         (HostRecord(2, span_ns=10 * S, work_ns=5 * S, own_ns=1 * S, stolen_ns=3 * S), (0.0, 0.15)),
         (HostRecord(2, span_ns=10 * S, work_ns=4 * S, own_ns=1 * S), (0.0, 0.0)),
         (HostRecord(2), (None, None)),
@@ -34,6 +34,12 @@ S = 10**9
 def test_shares_of_the_processors(host, expected):
     found = interference(host, [2 * S, 2 * S])
     assert (found.others_ratio, found.stolen_ratio) == expected
+
+
+def test_ticks_of_a_short_run_are_no_other_work():
+    """39 ms of which the kernel counted three ticks as work on two cores, as measured on an idle machine."""
+    host = HostRecord(2, span_ns=39_007_058, work_ns=30_000_000, own_ns=1_392_847)
+    assert interference(host, [4_636_000]).ratio < 0.1
 
 
 def test_without_a_record_nothing_is_known():
