@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -95,6 +96,13 @@ class CountersRecord:
 
     before: Mapping[str, Mapping[str, int]]
     after: Mapping[str, Mapping[str, int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Faults:
+    """``faults.json``."""
+
+    faults: tuple[FaultOutcome, ...]
 
 
 class RunDir:
@@ -338,8 +346,7 @@ class RunDir:
         content = self._read_optional("faults.json")
         if content is None:
             return ()
-        where = str(self.path / "faults.json")
-        return tuple(from_plain(FaultOutcome, fault, where) for fault in content["faults"])
+        return from_plain(_Faults, content, str(self.path / "faults.json")).faults
 
     def results(self) -> dict[str, Any] | None:
         """``results.json`` as it is; None before the run was measured."""
@@ -385,7 +392,7 @@ class RunDir:
             content = json.loads(gzip.decompress(raw) if name.endswith(".gz") else raw)
         except FileNotFoundError as error:
             raise GenieError(f"{self.path} has no {name}: the run ended before it was written") from error
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             raise GenieError(f"{path} cannot be read: {error}") from error
         if not isinstance(content, dict):
             raise GenieError(f"{path}: expected an object, found {type(content).__name__}")

@@ -146,6 +146,7 @@ class _Choice:
         self._peer = {port.name: port.peer for port in topology.ports}
         self._plan = plan
         self._flows = flows
+        self._hosts = [(plan.host(sender), plan.host(receiver)) for sender, receiver, _ in flows]
         self.hops = _next_hops(self._addresses, topology)
         config = run.config
         fabric = config.get("fabric")
@@ -182,9 +183,8 @@ class _Choice:
 
     def walk(self) -> tuple[list[list[int]], npt.NDArray[np.bool_]]:
         """Port numbers of each flow's way, and which flows had a choice anywhere."""
-        placement = self._plan.placement
-        here = [placement[sender] for sender, _, _ in self._flows]
-        goal = [placement[receiver] for _, receiver, _ in self._flows]
+        here = [sender for sender, _ in self._hosts]
+        goal = [receiver for _, receiver in self._hosts]
         routes: list[list[int]] = [[] for _ in self._flows]
         unsure = np.zeros(len(self._flows), dtype=bool)
         moving = [k for k in range(len(self._flows)) if here[k] != goal[k]]
@@ -199,7 +199,7 @@ class _Choice:
                     self._take(routes[k], here, k, ports[0])
             for node, chosen in undecided.items():
                 counts = [len(self.hops[node][goal[k]]) for k in chosen]
-                origin = np.array([placement[self._flows[k][0]] == node for k in chosen])
+                origin = np.array([self._hosts[k][0] == node for k in chosen])
                 index = np.zeros(len(chosen), dtype=np.int64)
                 if not self.why_not:
                     tuples = self._tuples[chosen]

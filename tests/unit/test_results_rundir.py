@@ -95,6 +95,32 @@ def test_damaged_operators_are_named(tmp_path, damage, says):
         _ = run.operators
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"faults": NaN}', r"faults\.json\.faults: expected a list, found float"),
+        (b"{}", r"faults\.json: the key 'faults' is missing"),
+    ],
+    ids=["no list", "no key"],
+)
+def test_damaged_outcomes_of_faults_are_named(tmp_path, content, says):
+    run = make_run(tmp_path)
+    (run.path / "faults.json").write_bytes(content)
+    with pytest.raises(GenieError, match=says):
+        run.faults()
+
+
+def test_a_damaged_stream_of_operators_is_named(tmp_path):
+    run = make_run(tmp_path)
+    path = run.path / "operators.json.gz"
+    raw = bytearray(path.read_bytes())
+    for place in range(12, 40):
+        raw[place] ^= 0xFF
+    path.write_bytes(raw)
+    with pytest.raises(GenieError, match=r"operators\.json\.gz cannot be read"):
+        _ = run.operators
+
+
 @pytest.mark.parametrize("rank", [-1, 99])
 def test_a_rank_that_the_plan_does_not_place_is_named(rank):
     with pytest.raises(GenieError, match=f"other files of the run speak of rank {rank}"):
