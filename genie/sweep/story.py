@@ -149,11 +149,15 @@ def _agreed(plan: SweepPlan, configs: Sequence[ExperimentConfig], clock: SweepCl
         print(f"  cannot run: {plan.cells[cell].words}: {error.message}", flush=True)
     if config.dry_run or config.yes or expected_s <= config.sweep.ask_above_s:
         return True
-    if not sys.stdin.isatty():
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # the question goes past a redirected output
         raise ConfigError(
             f"the sweep will take longer than sweep.ask_above={config.sweep.ask_above}", hint="add yes=true to let it"
         )
-    return input("go on? [y/N] ").strip().lower() in ("y", "yes")
+    print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    if not agreed:
+        print("genie: nothing was run", file=sys.stderr)
+    return agreed
 
 
 def _dry(plan: SweepPlan, configs: Sequence[ExperimentConfig]) -> int:

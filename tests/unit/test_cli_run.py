@@ -1,6 +1,7 @@
 """What the command line does around an experiment: order of calls, sweeps, failures, exit codes."""
 
 import errno
+import io
 import os
 import re
 import signal
@@ -413,6 +414,27 @@ def test_a_long_sweep_wants_to_be_told_so(story: Story, capsys: pytest.CaptureFi
     assert (story.ran, list(tmp_path.iterdir())) == ([], [])
     assert main([*words, "yes=true"]) == 0
     assert len(story.ran) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "runs"),
+    [("y\n", 2), ("YES\n", 2), ("n\n", 0), ("\n", 0), ("", 0)],
+    ids=["y", "yes", "n", "nothing", "the end of input"],
+)
+def test_who_is_asked_may_say_no(
+    answer: str, runs: int, story: Story, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    said = Terminal()
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stderr", said)
+    assert main(["-m", "workload=moe,dp", "sweep.ask_above=1s"]) == 0
+    assert len(story.ran) == runs
+    assert said.getvalue() == "go on? [y/N] " + ("" if runs else "genie: nothing was run\n")
+    assert "go on?" not in capsys.readouterr().out, "a redirected output would hide the question"
 
 
 def test_a_dry_sweep_shows_every_plan(story: Story, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
