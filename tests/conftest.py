@@ -13,6 +13,12 @@ from pathlib import Path
 import pytest
 
 NOBODY = 65534
+TESTS = Path(__file__).resolve().parent
+
+pytest_plugins = ["lab_fixtures"]
+
+HOMES = {"netns": {"netns", "inventory", "e2e"}, "inventory": {"inventory"}, "lab": {"lab"}, "rdma": {"rdma"}}
+"""Folders whose tests may have a mark: scripts/test looks for it there only."""
 
 
 def pytest_addoption(parser):
@@ -24,6 +30,14 @@ def pytest_report_header(config):
     return f"tests marked sample: a part of their cases, --sample {seed} draws the same" if seed else None
 
 
+def pytest_itemcollected(item):
+    if mark := stray_mark(item):
+        homes = ", ".join(sorted(HOMES[mark]))
+        raise pytest.UsageError(
+            f"{item.nodeid} is marked {mark}: scripts/test looks for that in {homes} of tests/ only"
+        )
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m: what is drawn from is what was asked for
 def pytest_collection_modifyitems(config, items):
     if not (seed := config.getoption("--sample")):
@@ -32,6 +46,12 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+def stray_mark(item):
+    """A mark of a test for which scripts/test does not look in its folder; "" if there is none."""
+    folder = item.path.relative_to(TESTS).parts[0]
+    return next((mark for mark in HOMES if folder not in HOMES[mark] and item.get_closest_marker(mark)), "")
 
 
 def drawn(items, seed):

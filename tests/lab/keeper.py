@@ -157,6 +157,7 @@ class Keeper:
             "accelerator": "kvm" if self.kvm else "tcg",
             "kernel": self.parts.release,
             "control_address": guests.CONTROL_ADDRESS,
+            "rate_mbps": self.size.rate_mbps,
             "rdma": self.size.rdma,
             "switch": self.switch.state() if self.switch else None,
             "boot_s": round(time.monotonic() - began, 1),

@@ -139,16 +139,6 @@ def test_module_loads(lab, module):
     lab.output("vm2", "ls", "-d", f"/sys/module/{module}")
 
 
-def test_soft_roce_has_a_port_on_the_wire(lab):
-    lab.output("vm2", "modprobe", "-a", "rdma_rxe", "ib_uverbs")
-    lab.output("vm2", "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "wire0")
-    try:
-        assert "state ACTIVE" in lab.output("vm2", "rdma", "link", "show", "rxe0/1")
-        assert lab.output("vm2", "ls", "/dev/infiniband/uverbs0")
-    finally:
-        lab.output("vm2", "rdma", "link", "del", "rxe0")
-
-
 def test_netem_delays_what_the_wire_carries(wire):
     _, plain = ping(wire)
     tc(wire, "vm1", "qdisc replace dev wire0 root netem delay 40ms")
@@ -171,8 +161,9 @@ def test_the_wire_keeps_its_rate_and_marks_what_fills_its_queue(wire):
     before = int(wire.output("vm2", "sh", "-c", marked))
     # A single flow is held back by its own host (TCP small queues) and fills no queue.
     rate = flow(wire, seconds=3, flows=8)
+    shaped = wire.state["rate_mbps"] * 1e6
     # On a busy host emulated machines do not always keep up.
-    assert 0.5 * 10e6 <= rate <= 10e6, rate
+    assert 0.5 * shaped <= rate <= shaped, rate
     said = json.loads(wire.output("vm1", "tc", "-s", "-j", "qdisc", "show", "dev", "wire0"))
     red = next(entry for entry in said if entry["kind"] == "red")
     assert red["marked"] > 0

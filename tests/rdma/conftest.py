@@ -1,62 +1,17 @@
-"""One lab with Soft-RoCE for all tests of this folder, booted when the first of them asks for it (docs/lab.md)."""
+"""What tests of RDMA on the lab's machines share (`lab_fixtures.py` boots them), and the order they run in."""
 
-import os
-from pathlib import Path
-
-import lab as lab_module
-import parts
 import pytest
 import roce
-import switch
-import verbs_layer
 from held import Machines
-from lab_fixtures import booted_from, restored
 from lab_runs import until
-from roce import RATE_MBPS
-
-__all__ = ["booted_from"]
 
 
 @pytest.fixture(scope="session")
-def rdma_options(booted_from):
-    """The keeper's options for Soft-RoCE; the tests are skipped where its programs cannot be had."""
-    try:
-        return verbs_layer.options(booted_from)
-    except parts.LabError as error:
-        pytest.skip(f"no lab with RDMA, its programs cannot be had: {error}")
-
-
-@pytest.fixture(scope="session")
-def no_switch():
-    """Why the machines cannot be plugged into a switch of the embedded fabric; empty if they are."""
-    return switch.unfit()
-
-
-@pytest.fixture(scope="session")
-def lab(request, no_switch, tmp_path_factory):
-    """Two machines with Soft-RoCE on their wire, and at a switch where there can be one; they end with this process.
-
-    GENIE_LAB names the folder of one that is up already (scripts/lab --run FOLDER up --switch --rate 40).
-    """
-    if folder := os.environ.get("GENIE_LAB"):
-        found = lab_module.running(Path(folder))
-        assert found is not None, f"GENIE_LAB={folder}: no lab is up there"
-        yield found
-        return
-    booted_from, rdma_options = (request.getfixturevalue(name) for name in ("booted_from", "rdma_options"))
-    options = (*rdma_options, "--rate", str(RATE_MBPS), *([] if no_switch else ["--switch"]))
-    with lab_module.session(tmp_path_factory.mktemp("lab"), booted_from, options=options) as running:
-        yield running
-
-
-@pytest.fixture
-def wire(lab):
-    """The lab, whose wire is then made again what it was at boot."""
-    with restored(lab):
-        yield lab
-    port = ("rdma", "link", "show", f"{roce.DEVICE}/1")
-    for name in lab.names:
-        until(lambda name=name: "state ACTIVE" in lab.output(name, *port), f"{roce.DEVICE} of {name} stays down", 30)
+def lab(lab, request):
+    """The lab, whose machines have Soft-RoCE; skipped where its programs cannot be had."""
+    if not lab.state["rdma"]:
+        pytest.skip(f"no lab with RDMA, its programs cannot be had: {request.getfixturevalue('no_rdma')}")
+    return lab
 
 
 @pytest.fixture
@@ -110,11 +65,12 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def clean(lab):
     """No queue pair and no memory region is there afterwards that was not before."""
-    before = {name: roce.resources(lab, name) for name in lab.names}
+    before = roce.of_each(lab.names, lambda name: roce.resources(lab, name))
     yield
-    for name, had in before.items():
-        until(
-            lambda name=name, had=had: all(entry in had for entry in roce.resources(lab, name)),
-            f"RDMA resources stay on {name}",
-            30,
-        )
+    until(lambda: _is_free(lab, before), "RDMA resources stay on a machine", 30)
+
+
+def _is_free(lab, before):
+    """Whether every machine holds no more than before."""
+    now = roce.of_each(lab.names, lambda name: roce.resources(lab, name))
+    return all(entry in before[name] for name, found in now.items() for entry in found)

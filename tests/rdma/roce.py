@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from lab import Lab
 
@@ -28,10 +29,16 @@ ADDRESS_OF = {DEVICE: "address", SWITCH_DEVICE: "port_address"}
 PAYLOAD_BYTES = 4096
 """Of one packet at the wire's MTU."""
 
-RATE_MBPS = 40
-"""Of the wire. Emulated machines keep up with it, and its full queue is 26 ms; perftest sends again after 67 ms."""
-
 PATIENCE_S = 60.0
+
+T = TypeVar("T")
+
+
+def of_each(names: Iterable[str], ask: Callable[[str], T]) -> dict[str, T]:
+    """What machines answer by name, asked at once: a command takes an emulated machine a third of a second or more."""
+    names = list(names)
+    with ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(ask, names), strict=True))
 
 
 def counters(lab: Lab, name: str, device: str = DEVICE) -> dict[str, int]:
@@ -41,23 +48,33 @@ def counters(lab: Lab, name: str, device: str = DEVICE) -> dict[str, int]:
     return {key: int(value) for key, value in (line.split(":", 1) for line in lines)}
 
 
+def counters_of_all(lab: Lab, device: str = DEVICE) -> dict[str, dict[str, int]]:
+    """The same of every machine, by name."""
+    return of_each(lab.names, lambda name: counters(lab, name, device))
+
+
 def counted(lab: Lab, before: dict[str, dict[str, int]], device: str = DEVICE) -> dict[str, dict[str, int]]:
     """By machine of `before`, what was counted since; counters that stood still are left out."""
+    after = of_each(before, lambda name: counters(lab, name, device))
     return {
-        name: {key: value - old[key] for key, value in counters(lab, name, device).items() if value != old[key]}
+        name: {key: value - old[key] for key, value in after[name].items() if value != old[key]}
         for name, old in before.items()
     }
 
 
 def resources(lab: Lab, name: str, *kinds: str) -> list[dict[str, Any]]:
     """What programs of a machine hold, as `rdma resource` tells: by default queue pairs and memory regions."""
-    found = []
-    for kind in kinds or ("qp", "mr"):
-        for entry in json.loads(lab.output(name, "rdma", "-j", "resource", "show", kind) or "[]"):
-            # The kernel's own, such as the general service QP, name no process.
-            if "pid" in entry:
-                found.append({"kind": kind, **entry})
-    return found
+    kinds = kinds or ("qp", "mr")
+    # One command for all kinds; nothing is said where there is none of a kind.
+    show = "; ".join(f"rdma -j resource show {kind} || exit; printf '\\n;\\n'" for kind in kinds)
+    said = lab.output(name, "sh", "-c", show).split("\n;\n")[:-1]
+    return [
+        # The kernel's own, such as the general service QP, name no process.
+        {"kind": kind, **entry}
+        for kind, text in zip(kinds, said, strict=True)
+        for entry in json.loads(text.strip() or "[]")
+        if "pid" in entry
+    ]
 
 
 def kernel_lines(lab: Lab, name: str) -> list[str]:

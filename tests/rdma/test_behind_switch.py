@@ -6,7 +6,8 @@ import sys
 
 import pytest
 import roce
-from roce import RATE_MBPS, SWITCH_DEVICE
+from lab_fixtures import RATE_MBPS
+from roce import SWITCH_DEVICE
 
 pytestmark = pytest.mark.rdma
 
@@ -37,7 +38,7 @@ def port(lab, name):
 
 def writes(lab):
     """Mb/s from vm1 to vm2, and what the port and the devices counted meanwhile."""
-    devices = {name: roce.counters(lab, name, SWITCH_DEVICE) for name in lab.names}
+    devices = roce.counters_of_all(lab, SWITCH_DEVICE)
     before = port(lab, TO_VM2)
     rate = 1000 * roce.write_gbps(lab, SIZE_BYTES, COUNT, *PATIENT, device=SWITCH_DEVICE)
     after = port(lab, TO_VM2)

@@ -15,7 +15,7 @@ WORDS = ("workload=collective", "workload.ranks=4", f"workload.sizes=[{SIZE_BYTE
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])
 def test_collectives_arrive_whole_over_its_queue_pairs(lab, over_wire, clean, say, kind):
-    before = {name: roce.counters(lab, name) for name in lab.names}
+    before = roce.counters_of_all(lab)
     found = metrics(over_wire.race(*VERBS, *WORDS, f"workload.kind={kind}", "verify=true"))
     assert found["iterations_done"] == 3
     sent = {name: counted.get("sent_pkts", 0) for name, counted in roce.counted(lab, before).items()}

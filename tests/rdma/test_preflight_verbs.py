@@ -6,6 +6,7 @@ import json
 
 import pytest
 import roce
+from lab_fixtures import RATE_MBPS
 
 from genie.cli import main
 
@@ -37,11 +38,11 @@ def test_the_engine_measures_the_wire(lab, clean, tmp_path, say):
     found = [rail["bandwidth_bps"][0][1], rail["bandwidth_bps"][1][0], rail["latency_ns"][0][1]]
     assert all(found)
     say(f"preflight over verbs: {found[0] / 1e6:.1f} and {found[1] / 1e6:.1f} Mb/s, {found[2] / 1e6:.2f} ms")
-    assert all(bps < 2e6 * roce.RATE_MBPS for bps in found[:2])
+    assert all(bps < 2e6 * RATE_MBPS for bps in found[:2])
 
 
 def test_a_lossy_wire_is_noted_by_what_its_ports_counted(wire, clean, tmp_path):
-    rate = ("rate", f"{roce.RATE_MBPS}mbit")
+    rate = ("rate", f"{RATE_MBPS}mbit")
     for name in wire.names:
         wire.output(name, "tc", "qdisc", "replace", "dev", "wire0", "root", "netem", *rate, "loss", "2%")
     record, said = preflight(wire, tmp_path / "lossy", "preflight.tool=engine")

@@ -4,7 +4,8 @@ import json
 
 import pytest
 import roce
-from roce import DEVICE, GID_INDEX, RATE_MBPS
+from lab_fixtures import RATE_MBPS
+from roce import DEVICE, GID_INDEX
 
 pytestmark = pytest.mark.rdma
 
@@ -57,11 +58,11 @@ def test_perftest_writes_within_a_machine_and_over_the_wire(lab, say, receiver):
 
 
 def test_lost_packets_are_seen_by_the_responder_and_cost_more_than_their_share(wire, say):
-    before = {name: roce.counters(wire, name) for name in wire.names}
+    before = roce.counters_of_all(wire)
     whole = roce.write_gbps(wire, SIZE_BYTES, COUNT)
     sent = roce.counted(wire, before)["vm1"]["sent_pkts"]
     wire.output("vm1", *f"tc qdisc replace dev wire0 root netem rate {RATE_MBPS}mbit loss 2%".split())
-    before = {name: roce.counters(wire, name) for name in wire.names}
+    before = roce.counters_of_all(wire)
     lossy = roce.write_gbps(wire, SIZE_BYTES, COUNT)
     found = roce.counted(wire, before)
     # Some 19 packets of 960 are lost, fewer than 4 of them once in 200,000 runs.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import roce
 from held import metrics
-from roce import RATE_MBPS
+from lab_fixtures import RATE_MBPS
 
 pytestmark = [pytest.mark.rdma, pytest.mark.timeout(900)]
 
@@ -42,7 +42,7 @@ def lossy(lab, ratio):
 
 def measured(lab, ready, transport, iterations, *words):
     """A run of so many iterations after one that warms up; with ``again`` as TCP counts it."""
-    before = {name: roce.counters(lab, name) for name in lab.names}
+    before = roce.counters_of_all(lab)
     words = ("workload=collective", "workload.ranks=2", f"workload.sizes=[{SIZE_BYTES}]", *words)
     found = metrics(ready.race(f"transport={transport}", *words, f"workload.iterations={iterations}"))
     counted = roce.counted(lab, before).values()
@@ -76,7 +76,7 @@ def test_loss_costs_rdma_more_than_tcp(wire, over_wire, clean, say):
 
 
 def test_genies_own_packet_loss_is_proven_on_rdma(wire, over_wire, clean, say):
-    before = {name: roce.counters(wire, name) for name in wire.names}
+    before = roce.counters_of_all(wire)
     words = ("transport=verbs", PATIENCE, "workload=collective", "workload.ranks=2", f"workload.sizes=[{SIZE_BYTES}]")
     loss = ("fault=[packet_loss]", "fault.packet_loss.targets=[vm1-vm2]", "fault.packet_loss.parameters.ratio=1%")
     run = over_wire.race(*words, *loss, "workload.iterations=5")

@@ -76,7 +76,7 @@ def test_each_rank_of_a_machine_has_a_rail_of_its_own_one_through_a_switch(switc
         peer = (rank + 2) % RANKS
         nodes = [chakra_maker.send(1, peer, SIZE_BYTES), chakra_maker.recv(2, peer, SIZE_BYTES)]
         (tmp_path / f"pairs.{rank}.et").write_bytes(chakra_maker.et(*nodes))
-    before = {device: {name: roce.counters(switched, name, device) for name in switched.names} for device in rails}
+    before = {device: roce.counters_of_all(switched, device) for device in rails}
     words = ("workload=chakra", f"workload.path={tmp_path / 'pairs'}", *ONCE, "verify=true")
     found = metrics(over_wire.race("transport=verbs", f"transport.devices=[{','.join(rails)}]", *words))
     assert of_kind(found, "send_recv")["calls"] == RANKS

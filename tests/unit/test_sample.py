@@ -50,3 +50,24 @@ def test_the_same_seed_draws_the_same_and_another_seed_others(drawn):
 
 def test_cases_asked_for_by_name_all_run(drawn):
     assert drawn(LONG[4:7], "1") == (LONG[4:7], [])
+
+
+@pytest.mark.parametrize(
+    ("folder", "mark", "stray"),
+    [
+        ("netns", "netns", ""),
+        ("unit", "netns", "netns"),
+        ("rdma", "rdma", ""),
+        ("lab", "rdma", "rdma"),
+        ("unit", "", ""),
+    ],
+    ids=["at home", "a unit test", "RDMA", "RDMA in the plain lab's", "without a mark"],
+)
+def test_a_mark_is_refused_in_a_folder_where_no_stage_looks_for_it(request, folder, mark, stray):
+    (conftest,) = (of for of in request.config.pluginmanager.get_plugins() if hasattr(of, "stray_mark"))
+
+    class Marked(Item):
+        def get_closest_marker(self, name):
+            return MARK if name == mark else None
+
+    assert conftest.stray_mark(Marked("test_it", 0, path=conftest.TESTS / folder / "test_it.py")) == stray
