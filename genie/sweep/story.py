@@ -86,7 +86,9 @@ def _as_from(started_in: str, directory: Path) -> Path:
             f"the sweep was started in {started_in}, from where its paths are meant: {error.strerror}",
             hint="put that folder back, or start the sweep again",
         ) from error
-    return place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+    if directory.is_absolute() or not place.is_relative_to(Path.cwd()):
+        return place
+    return place.relative_to(Path.cwd())
 
 
 def _resume(directory: Path, kept: SweepPlan, words: Sequence[str]) -> int:
