@@ -109,7 +109,14 @@ def changes_record(
     sure = [search.confidence[changes] for changes in search.confidence if changes in guilty or not guilty]
     lines = tuple(
         ProbeLine(
-            n, "state", run.run, 1, run.changes if run.bad else (), "" if run.median_ns else run.said, False, run.took_s
+            n,
+            "state",
+            run.run,
+            1,
+            run.changes if run.bad else (),
+            "" if run.median_ns else run.said,
+            run.median_ns is not None and bool(run.said),
+            run.took_s,
         )
         for n, run in enumerate(search.runs)
     )

@@ -67,7 +67,11 @@ def _probes(record: BisectRecord) -> str:
     busy = sum(probe.busy for probe in record.probes)
     if spoilt:
         text += f"; {spoilt} said nothing"
-    if busy:
+    if busy and record.mode == "changes":
+        text += (
+            f"; {busy} of them may not be believed (genie report RUN says why): the changes may not be what was slow"
+        )
+    elif busy:
         text += f"; during {busy} the emulating machine was saturated, so what was slow then counts less"
     return text
 
