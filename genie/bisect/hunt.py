@@ -20,7 +20,7 @@ from genie.bisect.probes import Expected, answers_of, config_of
 from genie.bisect.rounds import Ground
 from genie.bisect.search import Conclusion, Limits, Probe, Search
 from genie.bisect.suspects import Suspect
-from genie.errors import GenieError, RankFailed, RunAborted
+from genie.errors import ConfigError, GenieError, RankFailed, RunAborted
 from genie.plan import make_plan
 from genie.report.progress import Narrator
 from genie.results.compare import load_judgement
@@ -189,12 +189,18 @@ def _learn(search: Search, record: ProbeRecord, settings: BisectConfig) -> None:
 
 def _replayed(entry: dict[str, Any], search: Search, settings: BisectConfig) -> ProbeRecord:
     """A probe of the journal, taken in by the search."""
-    pairs = tuple((int(a), int(b)) for a, b in entry["pairs"])
     known = {question.name: question for question in search.universe}
-    answers = tuple(Answer(known[name], bool(bad), str(evidence)) for name, bad, evidence in entry["answers"])
-    record = ProbeRecord(
-        int(entry["number"]), str(entry["kind"]), str(entry["run"]), pairs, int(entry["repeats"]), answers,
-        str(entry["spoilt"]), bool(entry["busy"]), float(entry["took_s"]),
-    )  # fmt: skip
+    try:
+        pairs = tuple((int(a), int(b)) for a, b in entry["pairs"])
+        answers = tuple(Answer(known[name], bool(bad), str(evidence)) for name, bad, evidence in entry["answers"])
+        record = ProbeRecord(
+            int(entry["number"]), str(entry["kind"]), str(entry["run"]), pairs, int(entry["repeats"]), answers,
+            str(entry["spoilt"]), bool(entry["busy"]), float(entry["took_s"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            f"the journal has a probe that is none of this search: {error!r} in {str(entry)[:80]}",
+            hint="the journal is damaged from there on: begin a new search",
+        ) from error
     _learn(search, record, settings)
     return record
