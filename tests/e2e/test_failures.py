@@ -74,6 +74,7 @@ def test_a_killed_agent_is_named_with_its_signal(tmp_path):
     assert job.ended_at - job.done_at < 4
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "phase"),
     [
@@ -110,6 +111,7 @@ def test_an_interrupt_at_any_phase_takes_faults_back_and_keeps_what_there_is(nam
 
 
 # Beyond what the plan knows it needs: a disk that others fill meanwhile. Other files do not fit each time.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("more_kib", [8, 40, 100])
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
 def test_a_full_disk_is_one_sentence_with_its_place(more_kib, tmp_path):

@@ -143,6 +143,7 @@ def test_two_runs_at_once_do_not_meet(tmp_path):
 MOMENTS = random.Random(20260).sample(range(50, 6000), 5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("moment_ms", MOMENTS, ids=lambda ms: f"killed after {ms} ms")
 def test_kill_9_leaves_nothing_but_readable_results(tmp_path, moment_ms):
     tag = f"GENIE_TEST_KILL={tmp_path.name}-{moment_ms}"
