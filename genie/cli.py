@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genie.bisect.config import USAGE as BISECT_USAGE
-from genie.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_UNFIT, ConfigError, GenieError, closest
+from genie.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    EXIT_OK,
+    EXIT_UNFIT,
+    EXIT_UNREAD,
+    ConfigError,
+    GenieError,
+    closest,
+)
 from genie.report.command import USAGE as REPORT_USAGE
 from genie.why.command import USAGE as WHY_USAGE
 
@@ -42,8 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("genie: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        return _nobody_reads(arguments)
+    except SystemExit:  # how rich's Console ends a program that nobody reads; its 1 would say that a verdict failed
+        return _nobody_reads(arguments)
     except GenieError as error:
         if os.environ.get("GENIE_DEBUG") == "1":
             raise
@@ -66,6 +76,16 @@ _OF_THE_DISK = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
 )  # fmt: skip
 """What a place can refuse without anything being wrong with GENIE. Nobody nearer to it could say more."""
+
+
+def _nobody_reads(arguments: Sequence[str]) -> int:
+    """What showed something has done what it could; a run was cut short, as by SIGPIPE."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    shows = any(word in _SHOWING for word in arguments[:1]) or any(word.startswith("--") for word in arguments)
+    return EXIT_OK if shows else EXIT_UNREAD
+
+
+_SHOWING = ("report", "why", "doctor", "trace", "help", "version")
 
 
 def _defect() -> int:

@@ -27,6 +27,8 @@ EXIT_BAD_INPUT = 2
 EXIT_UNFIT = 3
 EXIT_INVALID = 4
 EXIT_INTERRUPTED = 130
+EXIT_UNREAD = 141
+"""A run whose output nobody reads any more ends, as by SIGPIPE."""
 
 
 class GenieError(Exception):

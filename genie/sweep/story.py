@@ -138,13 +138,13 @@ def _count(cells: int) -> None:
 
 def _agreed(plan: SweepPlan, configs: Sequence[ExperimentConfig], clock: SweepClock) -> bool:
     """Show what is coming, and ask where it will take long. Raises ConfigError where nobody can be asked, and the
-    reason where no cell can be planned.
+    reason where no cell of a new sweep can be planned.
     """
     from genie.report.sweep import render_plan
 
     config = configs[0]
     expected_s = clock.estimate(configs)
-    if clock.refused.keys() == set(clock.left.values()):
+    if len(clock.left) == len(plan.slots) and clock.refused.keys() == set(clock.left.values()):
         raise next(iter(clock.refused.values()))
     print(render_plan(plan, len(clock.left), expected_s, config.sweep), flush=True)
     for cell, error in clock.refused.items():

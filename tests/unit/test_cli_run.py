@@ -199,6 +199,42 @@ def test_a_sweep_whose_output_nobody_reads_ends(story: Story, capfd: pytest.Capt
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "code"), [([], 141), (["-m", "seed=1,2"], 141), (["--version"], 0)], ids=["a run", "a sweep", "a text"]
+)
+@pytest.mark.parametrize("error", [BrokenPipeError(), SystemExit(1)], ids=["a print", "rich"])
+def test_who_stops_reading_is_no_failed_verdict(
+    words: list[str], code: int, error: BaseException, story: Story, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    story.failures.update({"healthy-moe": error})
+
+    def broken(arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr("genie.cli._version", broken)
+    kept = os.dup(1)
+    try:
+        with (tmp_path / "out").open("w") as out:
+            monkeypatch.setattr(sys, "stdout", out)
+            assert main(words) == code
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def test_a_resumed_sweep_of_which_the_rest_cannot_be_shows_what_there_is(
+    story: Story, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story.refused["healthy-dp"] = PlanError("no host is left")
+    assert main(["-m", "workload=moe,dp", "sweep.order=given"]) == 2
+    ((_, directory),) = story.swept
+    done = directory / "0-healthy-moe"
+    done.mkdir()
+    (done / "manifest.json").write_text('{"status": "finished"}')
+    assert main(["resume", str(directory)]) == 2
+    assert "1 runs compared" in capsys.readouterr().out.rpartition("1 of 2 runs")[2]
+
+
 def test_many_cells_are_announced_before_they_are_checked(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-m", "seed=range(0,31)", "sweep.order=shuffled"]) == 2
     assert capsys.readouterr().out == "checking 31 cells\n"
