@@ -322,7 +322,8 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
     _raise_if_failed(plan, race)
     if sampled != 0:
         raise RunAborted(
-            f"the sampler of the ports' queues {ending(sampled)}, so queue depths are known for a part of the run only"
+            f"the sampler of the ports' queues {ending(sampled)}, so queue depths are known for a part of the run only",
+            hint=f"{directory.path / 'fabric.log'} says why (a full disk, say)",
         )
 
 
