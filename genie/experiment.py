@@ -323,7 +323,7 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
     if sampled != 0:
         raise RunAborted(
             f"the sampler of the ports' queues {ending(sampled)}, so queue depths are known for a part of the run only",
-            hint=f"{directory.path / 'fabric.log'} says why (a full disk, say)",
+            hint="fabric.log in the folder of the run, or of all arms, says why (a full disk, say)",
         )
 
 
