@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,11 @@ def _open(path: str) -> RunDir:
     folder = Path(path)
     if (folder / "aba.json").is_file():
         raise ConfigError(f"'{path}' holds three runs", hint=f"genie why {path}/b --against {path}/a1")
+    if not (folder / "manifest.json").is_file() and (inside := sorted(folder.glob("*/manifest.json"))):
+        raise ConfigError(
+            f"'{path}' holds {len(inside)} run{'s' * (len(inside) != 1)}",
+            hint=f"genie why {shlex.quote(str(inside[0].parent))}",
+        )
     if not (folder / "manifest.json").is_file():
         raise ConfigError(f"'{path}' is not a run directory: it has no manifest.json", hint=USAGE)
     from genie.results.rundir import RunDir

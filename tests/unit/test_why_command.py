@@ -160,13 +160,15 @@ def test_a_defect_costs_a_run_nothing_but_its_explanation(tmp_path: Path, monkey
         pytest.param(["RUN", "--against", "nowhere"], "'nowhere' is not a run directory", id="against no run"),
         pytest.param(["RUN", "--yaml"], "there is no option --yaml", id="another option"),
         pytest.param(["ABA"], "holds three runs", id="a folder of three arms"),
+        pytest.param(["RUNS"], "holds 1 run\n  genie why .*/run", id="a folder of runs"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, arguments, words) -> None:
     job().write(tmp_path / "run")
     (tmp_path / "aba").mkdir()
     (tmp_path / "aba" / "aba.json").write_text("{}")
-    given = [{"RUN": str(tmp_path / "run"), "ABA": str(tmp_path / "aba")}.get(word, word) for word in arguments]
+    places = {"RUN": str(tmp_path / "run"), "ABA": str(tmp_path / "aba"), "RUNS": str(tmp_path)}
+    given = [places.get(word, word) for word in arguments]
     with pytest.raises(ConfigError, match=words):
         why_command(given)
 
