@@ -261,7 +261,7 @@ def _with_slowdown(result: AbaResult, found: Mapping[str, Metrics], seed: int, t
     )  # fmt: skip
     exposed = None
     waited = [found[name].exposed_ns for name in ("a1", "a2") if name in found and found[name].exposed_ns]
-    if found["b"].exposed_ns and waited:
+    if found["b"].exposed_ns and statistics.median([each for own in waited for each in own]) > 0:  # NaN of none is not
         exposed = statistics.pooled_ratio(found["b"].exposed_ns, waited, statistics.rows_median, seed)
     windowed = []
     for parts in found["b"].windowed:

@@ -59,6 +59,17 @@ def replace_path(run, path):
     return type(run)(path)
 
 
+def test_a_job_that_waits_for_no_network_has_no_such_ratio(tmp_path):
+    """0 over 0 is no number, and NaN is no JSON."""
+    folder = make_aba(tmp_path)
+    for run in folder.arms().values():
+        content = json.loads((run.path / "results.json").read_text())
+        content["metrics"]["exposed_ns"] = [0.0] * len(content["metrics"]["exposed_ns"])
+        (run.path / "results.json").write_text(json.dumps(content))
+    assert folder.finish("finished").exposed is None
+    json.loads((folder.path / "aba.json").read_text(), parse_constant=pytest.fail)
+
+
 # -- what the arms say together ------------------------------------------------------------------------------
 
 NO_EFFECT = replace(IN_EFFECT, state="not_in_effect", checks=())
