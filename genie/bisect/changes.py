@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +47,35 @@ class StateRun:
     bad: bool
     said: str
     took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """All runs of a search in order. ``reference_ns`` is the good state's median iteration; ``confidence`` how sure a
+    decided set is bad, or good.
+    """
+
+    runs: tuple[StateRun, ...]
+    reference_ns: float
+    confidence: Mapping[Subset, float]
+
+
+def run_of(entry: Mapping[str, Any]) -> StateRun:
+    """A run as its line of the journal has it."""
+    return StateRun(
+        tuple(entry["changes"]), entry["run"], entry["median_ns"], entry["bad"], entry["said"], entry["took_s"]
+    )
+
+
+def reference_of(good: Sequence[StateRun]) -> float | None:
+    """The median of the good state's median iterations, ns; None where none of its runs has one."""
+    medians = [run.median_ns for run in good if run.median_ns is not None]
+    return statistics.median(medians) if medians else None
+
+
+def verdict_of(test: Sprt) -> bool:
+    """Whether a set is bad: as the test decided, or as it leans where there may be no more runs."""
+    return test.decision if test.decision is not None else test.log_ratio > 0
 
 
 def words_of(base: Sequence[str], changes: Sequence[str]) -> list[str]:
@@ -88,9 +117,7 @@ class ChangeSearch:
         self._session: tuple[Any, experiment.Session] | None = None
         self._known: dict[Subset, list[StateRun]] = {}
         for entry in journal.of("run"):
-            run = StateRun(
-                tuple(entry["changes"]), entry["run"], entry["median_ns"], entry["bad"], entry["said"], entry["took_s"]
-            )
+            run = run_of(entry)
             self._known.setdefault(run.changes, []).append(run)
         self.runs: list[StateRun] = []
         self.confidence: dict[Subset, float] = {}
@@ -105,11 +132,16 @@ class ChangeSearch:
     def search(self) -> tuple[Subset, ...]:
         """The guilty sets of changes; () where all together are no worse. Raises the GenieError of the good state."""
         good = [self._run((), number) for number in range(GOOD_RUNS)]
-        medians = [run.median_ns for run in good if run.median_ns is not None]
-        if not medians:
+        reference_ns = reference_of(good)
+        if reference_ns is None:
             raise RunAborted(f"the good state does not run: {good[0].said}")
-        self.reference_ns = statistics.median(medians)
+        self.reference_ns = reference_ns
         return ddmin.culprits(self._settings.changes, self._is_bad)
+
+    @property
+    def tried(self) -> Tried:
+        """What was done so far."""
+        return Tried(tuple(self.runs), self.reference_ns, dict(self.confidence))
 
     def _is_bad(self, changes: Subset) -> bool:
         test = Sprt(RATES)
@@ -123,7 +155,7 @@ class ChangeSearch:
             test.tell(self._run(changes, number).bad)
             number += 1
         self.confidence[changes] = test.confidence
-        bad = test.decision if test.decision is not None else test.log_ratio > 0
+        bad = verdict_of(test)
         self._say.note(f"{', '.join(changes)}: {'bad' if bad else 'good'} after {number} runs")
         return bad
 

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +20,7 @@ import yaml
 from genie import experiment
 from genie.argv import parse
 from genie.bisect import report
+from genie.bisect import scene as scenes
 from genie.bisect.changes import ChangeSearch, words_of
 from genie.bisect.conclude import changes_record, components_record
 from genie.bisect.config import USAGE, BisectConfig
@@ -28,14 +31,25 @@ from genie.bisect.journal import BisectJournal
 from genie.bisect.paths import ground_of
 from genie.bisect.plant import planted, refuse_counted_windows
 from genie.bisect.probes import Expected
-from genie.bisect.record import FILE_NAME, BisectRecord, read_record, write_record
+from genie.bisect.record import FILE_NAME, BisectRecord, write_record
+from genie.bisect.replay import is_search, read_search
+from genie.bisect.scene import Scene
 from genie.bisect.suspects import Suspect, suspects_of, weighted
 from genie.compose import compose
-from genie.errors import EXIT_INVALID, EXIT_OK, EXIT_VERDICT_FAILED, ConfigError, EnvironmentUnfit, PlanError
+from genie.errors import (
+    EXIT_INVALID,
+    EXIT_OK,
+    EXIT_VERDICT_FAILED,
+    ConfigError,
+    EnvironmentUnfit,
+    GenieError,
+    PlanError,
+)
 from genie.own_keys import settings_from
 from genie.plan import Plan, make_plan
 from genie.preflight import record as preflight
 from genie.report.progress import Narrator
+from genie.report.terminal import shown_path
 from genie.results.records import digest, to_plain
 from genie.results.rundir import RunDir
 from genie.schema import Choice, ExperimentConfig, parse_config, reproduce_line
@@ -146,7 +160,7 @@ class _Story:
             "words": list(self.words), "mode": "components", "seed": self.config.seed,
             "suspects": digest([to_plain(s.name) for s in suspects]),
         }  # fmt: skip
-        with ExitStack() as stack:
+        with _ending(folder, self.config) as stack:
             stack.enter_context(say)
             journal = stack.enter_context(BisectJournal(folder, subject))
             session = stack.enter_context(experiment.Session(plan, folder, say))
@@ -154,14 +168,16 @@ class _Story:
             shaped = plan.capabilities.shaping
             ground = ground_of(plan.topology, session.fabric, hosts, seed=self.config.seed, shaped=shaped)
             search = search_of(suspects, ground, self.settings, seed=self.config.seed)
+            roles, cables = scenes.network(plan.topology)
+            scene = replace(
+                self._scene("components", plan, self.others, (hint, *plan.notes)),
+                hidden=tuple(f"{fault.name} on {', '.join(fault.targets)}" for fault in plan.faults),
+                roles=roles, cables=cables, suspects=suspects, ground=ground,
+            )  # fmt: skip
+            scenes.keep(journal, scene)
             healthy = replace(self.config, fault={}, run_dir="")
             found = hunt(session, healthy, self.settings, search, expected, folder, journal, say)
-        record = components_record(
-            found, search, self.config, self.settings, folder, reproduce=self.reproduce, words=self.others,
-            hidden=tuple(f"{fault.name} on {', '.join(fault.targets)}" for fault in plan.faults),
-            notes=(hint, *plan.notes),
-            duration_s=time.monotonic() - began_s, topology=plan.topology.name,
-        )  # fmt: skip
+        record = components_record(found, search, scene, folder, duration_s=time.monotonic() - began_s)
         return self._tell(record, folder, [probe.run for probe in found.probes if not probe.spoilt])
 
     def changes(self) -> int:
@@ -186,16 +202,14 @@ class _Story:
         plan = plans["good"]
         say = Narrator(plan.iterations, len(plan.programs))
         subject = {"words": list(self.words), "mode": "changes", "seed": self.config.seed, "suspects": ""}
-        with (
-            say,
-            BisectJournal(folder, subject) as journal,
-            ChangeSearch(base, self.settings, folder, journal, say) as search,
-        ):
+        scene = self._scene("changes", plan, base, plan.notes)
+        with _ending(folder, self.config) as stack:
+            stack.enter_context(say)
+            journal = stack.enter_context(BisectJournal(folder, subject))
+            scenes.keep(journal, scene)
+            search = stack.enter_context(ChangeSearch(base, self.settings, folder, journal, say))
             guilty = search.search()
-        record = changes_record(
-            guilty, search, self.config, self.settings, folder, base=base, reproduce=self.reproduce,
-            notes=plan.notes, duration_s=time.monotonic() - began_s, topology=plan.topology.name,
-        )  # fmt: skip
+        record = changes_record(guilty, search.tried, scene, folder, duration_s=time.monotonic() - began_s)
         return self._tell(record, folder, [run.run for run in search.runs if run.median_ns is not None])
 
     def _suspects(self, topology: Topology) -> tuple[tuple[Suspect, ...], str]:
@@ -208,6 +222,12 @@ class _Story:
         what = f", the first of them {best}" if best and scores[best] else ", which suspects nobody"
         return weighted(suspects, scores), f"{len(suspects)} suspects, ordered by run {self.settings.run}{what}"
 
+    def _scene(self, mode: str, plan: Plan, words: Sequence[str], notes: Sequence[str]) -> Scene:
+        return Scene(
+            mode, self.reproduce, tuple(words), self.config.seed, plan.topology.name,
+            self.config.choices["fabric"].name, self.settings, notes=tuple(note for note in notes if note),
+        )  # fmt: skip
+
     def _folder(self, name: str) -> Path:
         if self.resumed is not None:
             return self.resumed.absolute()
@@ -216,10 +236,33 @@ class _Story:
     def _tell(self, record: BisectRecord, folder: Path, runs: Sequence[str]) -> int:
         """Keep it, log it, print it."""
         write_record(folder / FILE_NAME, record)
+        if self.config.report.html and (problem := _write_page(folder)):
+            record = replace(record, notes=(*record.notes, problem))
+            write_record(folder / FILE_NAME, record)
         if self.config.tracking.mlflow.enabled:
             record = log(record, folder, self.config, [RunDir.open(folder / name) for name in dict.fromkeys(runs)])
         print(report.render(record), end="")
         return exit_code(record.word, self.config.expect)
+
+
+@contextlib.contextmanager
+def _ending(folder: Path, config: ExperimentConfig) -> Iterator[ExitStack]:
+    """What a search holds. Where it ends early there is a page of what is known until then."""
+    try:
+        with ExitStack() as stack:
+            yield stack
+    except (GenieError, KeyboardInterrupt):
+        if is_search(folder):
+            problem = _write_page(folder) if config.report.html else ""
+            print(problem or f"what is known until then: genie report {shown_path(folder)}", file=sys.stderr)
+        raise
+
+
+def _write_page(folder: Path) -> str:
+    """The page of a search; "" or a sentence why there is none."""
+    from genie.report.html import write_or_say
+
+    return write_or_say(folder)
 
 
 def exit_code(word: str, expect: str | None) -> int:
@@ -263,31 +306,55 @@ def log(record: BisectRecord, folder: Path, config: ExperimentConfig, runs: Sequ
             "probes_count": float(len(record.probes)), "suspects_count": float(record.suspects),
             "confidence_ratio": record.confidence, "duration_s": record.duration_s,
         },
-        artifacts=[folder / FILE_NAME, folder / JOURNAL],
+        artifacts=[path for path in (folder / FILE_NAME, folder / JOURNAL) if path.is_file()],
         ok=record.status == "finished",
         runs=runs,
+        page=folder / report.PAGE,
     )  # fmt: skip
     if logged.problem:
         record = replace(record, notes=(*record.notes, f"MLflow: not logged: {logged.problem}"))
     else:
         record = replace(record, tracking={"uri": logged.uri, "run_id": logged.run_id, "look": logged.look})
-    write_record(folder / FILE_NAME, record)
+    if record.status == "finished":
+        write_record(folder / FILE_NAME, record)
     return record
 
 
-def show(folder: Path, *, as_json: bool = False, log_it: bool = False, out: Callable[[str], object] = print) -> int:
-    """``genie report FOLDER`` of a bisect. Raises GenieError."""
-    record = read_record(folder / FILE_NAME)
-    if log_it:
-        runs = [RunDir.open(folder / probe.run) for probe in record.probes if not probe.spoilt]
-        if not runs:
-            raise ConfigError(f"'{folder}' holds no run")
-        config = parse_config(yaml.safe_load(runs[0].config_yaml))
-        record = log(record, folder, config, runs)
-        if not record.tracking:
-            raise EnvironmentUnfit(record.notes[-1])
-    out(json.dumps(to_plain(record), indent=1) if as_json else report.render(record))
+def show(folder: Path, *, how: str = "", log_it: bool = False, out: Callable[[str], object] = print) -> int:
+    """``genie report FOLDER`` of a bisect, ended or not: as text, or ``how`` is "--json" or "--markdown".
+
+    As text it also makes the page where that is missing or older than the search. Raises GenieError.
+    """
+    record = log_again(folder) if log_it else read_search(folder).record
+    if how == "--json":
+        out(json.dumps(to_plain(record), indent=1))
+    elif how == "--markdown":
+        out(report.markdown(record))
+    else:
+        problem = "" if _page_is_new(folder) else _write_page(folder)
+        out(report.render(record) + (f"{problem}\n" if problem else ""))
     return EXIT_OK
+
+
+def log_again(folder: Path) -> BisectRecord:
+    """Log a search that was not logged when it ended, or ended early. Raises GenieError."""
+    record = read_search(folder).record
+    if record.status == "running":
+        raise ConfigError(f"'{folder}' is a search that is still going on", hint="log it when it has ended")
+    runs = [RunDir.open(folder / probe.run) for probe in record.probes if not probe.spoilt]
+    if not runs:
+        raise ConfigError(f"'{folder}' holds no run")
+    config = parse_config(yaml.safe_load(runs[0].config_yaml))
+    record = log(record, folder, config, runs)
+    if not record.tracking:
+        raise EnvironmentUnfit(record.notes[-1])
+    return record
+
+
+def _page_is_new(folder: Path) -> bool:
+    page = folder / report.PAGE
+    made_of = [path for path in (folder / FILE_NAME, folder / JOURNAL) if path.is_file()]
+    return page.is_file() and all(page.stat().st_mtime_ns >= path.stat().st_mtime_ns for path in made_of)
 
 
 def _ground_config(config: ExperimentConfig) -> ExperimentConfig:

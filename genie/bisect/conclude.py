@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from genie.bisect.belief import Answer
-from genie.bisect.changes import ChangeSearch, StateRun, words_of
+from genie.bisect.changes import StateRun, Tried, words_of
 from genie.bisect.config import BisectConfig
 from genie.bisect.ddmin import Subset
 from genie.bisect.hunt import Hunted, ProbeRecord
 from genie.bisect.probes import COMPUTE_SCALE, load_bytes
 from genie.bisect.record import Alternative, BisectRecord, Culprit, ProbeLine
 from genie.bisect.rounds import round_text_of
+from genie.bisect.scene import Scene
 from genie.bisect.search import Search
 from genie.bisect.suspects import Suspect
 from genie.results.records import to_plain
-from genie.schema import ExperimentConfig
 from genie.units import format_ns
 
 EVIDENCE_MOST = 4
@@ -30,22 +30,16 @@ EVIDENCE_MOST = 4
 def components_record(
     found: Hunted,
     search: Search,
-    config: ExperimentConfig,
-    settings: BisectConfig,
+    scene: Scene,
     folder: Path,
     *,
-    reproduce: str,
-    words: Sequence[str],
-    hidden: tuple[str, ...],
-    notes: tuple[str, ...],
     duration_s: float,
-    topology: str,
 ) -> BisectRecord:
-    """Of a search over components. ``words`` are those of the command line that are not the search's own."""
-    conclusion = found.conclusion
-    culprits = tuple(_culprit(suspect, found, search, settings, words) for suspect in conclusion.culprits)
+    """Of a search over components."""
+    conclusion, settings = found.conclusion, scene.settings
+    culprits = tuple(_culprit(suspect, found, search, settings, scene.words) for suspect in conclusion.culprits)
     guilty = frozenset().union(*(suspect.tokens for suspect in conclusion.culprits))
-    others = [answer for probe in found.probes for answer in probe.answers if not _touches(answer, guilty)]
+    others = [answer for probe in found.probes for answer in probe.answers if not touches(answer, guilty)]
     lines = tuple(_line(probe) for probe in found.probes)
     return BisectRecord(
         name=folder.name,
@@ -54,10 +48,10 @@ def components_record(
         why=conclusion.why,
         mode="components",
         created_ns=time.time_ns(),
-        seed=config.seed,
-        reproduce=reproduce,
-        topology=topology,
-        fabric=config.choices["fabric"].name,
+        seed=scene.seed,
+        reproduce=scene.reproduce,
+        topology=scene.topology,
+        fabric=scene.fabric,
         suspects=len(search.belief.suspects),
         culprits=culprits,
         confidence=conclusion.confidence,
@@ -68,8 +62,8 @@ def components_record(
         clear=sum(not answer.bad for answer in others),
         others=len(others),
         beyond_reach=found.beyond_reach,
-        hidden=hidden,
-        notes=tuple(note for note in notes if note),
+        hidden=scene.hidden,
+        notes=tuple(note for note in scene.notes if note),
         path=str(folder),
         duration_s=duration_s,
     )
@@ -77,18 +71,14 @@ def components_record(
 
 def changes_record(
     guilty: Sequence[Subset],
-    search: ChangeSearch,
-    config: ExperimentConfig,
-    settings: BisectConfig,
+    search: Tried,
+    scene: Scene,
     folder: Path,
     *,
-    base: Sequence[str],
-    reproduce: str,
-    notes: tuple[str, ...],
     duration_s: float,
-    topology: str,
 ) -> BisectRecord:
     """Of a search over changes."""
+    settings, base = scene.settings, scene.words
     culprits = []
     for changes in guilty:
         own = [run for run in search.runs if set(changes) <= set(run.changes)]
@@ -127,10 +117,10 @@ def changes_record(
         why=f"the good state takes {format_ns(search.reference_ns)} an iteration",
         mode="changes",
         created_ns=time.time_ns(),
-        seed=config.seed,
-        reproduce=reproduce,
-        topology=topology,
-        fabric=config.choices["fabric"].name,
+        seed=scene.seed,
+        reproduce=scene.reproduce,
+        topology=scene.topology,
+        fabric=scene.fabric,
         suspects=len(settings.changes),
         culprits=tuple(culprits),
         confidence=min(sure, default=0.0),
@@ -140,7 +130,7 @@ def changes_record(
         settings=to_plain(settings),
         clear=sum(not run.bad for run in others),
         others=len(others),
-        notes=tuple(note for note in notes if note),
+        notes=tuple(note for note in scene.notes if note),
         path=str(folder),
         duration_s=duration_s,
     )
@@ -160,7 +150,7 @@ def _state(run: StateRun, reference_ns: float) -> str:
 
 
 def _culprit(suspect: Suspect, found: Hunted, search: Search, settings: BisectConfig, words: Sequence[str]) -> Culprit:
-    touched = [(probe, a) for probe in found.probes for a in probe.answers if _touches(a, suspect.tokens)]
+    touched = [(probe, a) for probe in found.probes for a in probe.answers if touches(a, suspect.tokens)]
     bad = [(probe, answer) for probe, answer in touched if answer.bad]
     evidence = dict.fromkeys(f"{a.question.name}: {a.evidence} ({probe.run})" for probe, a in bad)
     return Culprit(
@@ -175,7 +165,7 @@ def _culprit(suspect: Suspect, found: Hunted, search: Search, settings: BisectCo
     )
 
 
-def _touches(answer: Answer, tokens: frozenset[str]) -> bool:
+def touches(answer: Answer, tokens: frozenset[str]) -> bool:
     """Whether the measurement may have met one of these tokens."""
     return any(way.tokens & tokens for way in answer.question.ways)
 

@@ -92,7 +92,7 @@ def hunt(
     Answers that ``journal`` holds are taken, not asked again. Raises the GenieError of a probe where several in a row
     failed.
     """
-    done = [_replayed(entry, search, settings) for entry in journal.of("probe")]
+    done = [replayed(entry, search, settings) for entry in journal.of("probe")]
     if done:
         say.note(f"going on after {len(done)} probes")
     while (probe := search.next()) is not None:
@@ -187,7 +187,7 @@ def _learn(search: Search, record: ProbeRecord, settings: BisectConfig) -> None:
     search.learn(record.answers, disturbed=settings.busy_ratio if record.busy else 0.0)
 
 
-def _replayed(entry: dict[str, Any], search: Search, settings: BisectConfig) -> ProbeRecord:
+def replayed(entry: dict[str, Any], search: Search, settings: BisectConfig) -> ProbeRecord:
     """A probe of the journal, taken in by the search."""
     known = {question.name: question for question in search.universe}
     try:

@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from genie.errors import ConfigError
+from genie.errors import ConfigError, GenieError
 
 FILE_NAME = "bisect.jsonl"
 FORMAT = "genie-bisect-journal"
 VERSION = 1
+STOPPED = "stopped"
+"""The event that says why a search ended early."""
 
 
 class BisectJournal:
@@ -44,9 +46,7 @@ class BisectJournal:
         except BlockingIOError as error:
             raise ConfigError(f"another process is at this search: it holds {self.path}") from error
         header = {"format": FORMAT, "version": VERSION, "subject": json.loads(json.dumps(subject))}
-        content = self.path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        lines = [_read(line, self.path) for line in whole.splitlines()]
+        whole, lines = _lines(self.path)
         if lines and lines[0] != header:
             raise ConfigError(
                 f"{self.path} is the journal of another search: {_difference(lines[0], header)}",
@@ -62,8 +62,13 @@ class BisectJournal:
     def __enter__(self) -> BisectJournal:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        """Closes it; its last line says why, where the search ends early by something that can be said."""
+        try:
+            if isinstance(error, (GenieError, KeyboardInterrupt)):
+                self.append(STOPPED, why=error.message if isinstance(error, GenieError) else "interrupted")
+        finally:
+            os.close(self._file)
 
     def append(self, event: str, **values: Any) -> None:
         """One more line, on the disk when this returns."""
@@ -78,6 +83,32 @@ class BisectJournal:
         while data:
             data = data[os.write(self._file, data) :]
         os.fsync(self._file)
+
+
+def read_journal(folder: Path) -> tuple[dict[str, Any], tuple[dict[str, Any], ...], bool]:
+    """The subject of a search, its whole lines so far, and whether a process is at it. Raises ConfigError."""
+    path = folder / FILE_NAME
+    try:
+        _, lines = _lines(path)
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                busy = False
+            except BlockingIOError:
+                busy = True
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    subject = lines[0].get("subject") if lines else None
+    if not isinstance(subject, dict) or (lines[0].get("format"), lines[0].get("version")) != (FORMAT, VERSION):
+        raise ConfigError(f"{path} does not begin as the journal of a bisect ({FORMAT}, version {VERSION})")
+    return subject, tuple(lines[1:]), busy
+
+
+def _lines(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
+    """All whole lines: as they are, and read."""
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    return whole, [_read(line, path) for line in whole.splitlines()]
 
 
 def _read(line: bytes, path: Path) -> dict[str, Any]:

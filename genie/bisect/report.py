@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 from genie.bisect.record import BisectRecord, Culprit
 
 WIDTH = 100
+PAGE = "report.html"
 
 
 def render(record: BisectRecord) -> str:
@@ -28,6 +30,8 @@ def render(record: BisectRecord) -> str:
         parts.append(f"hidden     {'; '.join(record.hidden)} (put there for this search, which was not told)")
     parts += [f"note       {note}" for note in record.notes]
     parts.append(f"folder     {record.path}")
+    if (Path(record.path) / PAGE).is_file():
+        parts.append(f"page       {Path(record.path) / PAGE}")
     if record.tracking:
         parts.append(f"MLflow     {record.tracking['look']}")
     parts.append(f"again      {record.reproduce}")

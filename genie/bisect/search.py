@@ -112,6 +112,10 @@ class Search:
             return self._conclude(None, confidence, "no further probe could tell the remaining suspects apart")
         return None
 
+    def so_far(self, why: str) -> Conclusion:
+        """What there is to say of a search that has not ended: inconclusive, with what is most suspected."""
+        return self._conclude(None, self._leader()[1], why)
+
     def probes_left(self) -> int:
         """About how many more: what is not known yet over what the next probe may tell, at least one."""
         if self.conclusion() is not None:

@@ -33,7 +33,7 @@ HINT = (
 )
 SHOWN = ("--html", "--markdown", "--json", "--nccl-table", "--nccl-json", "--superbench")
 OF_THREE = ("--html", "--markdown", "--json")
-"""What a baseline/fault/baseline can be shown as; the others are of one run."""
+"""What a baseline/fault/baseline and a bisect can be shown as; the others are of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
         return _preflight(asked)
     if (asked.path / "sweep.json").is_file():
         return _sweep(asked)
-    if (asked.path / "bisect.json").is_file():
+    if any((asked.path / name).is_file() for name in ("bisect.json", "bisect.jsonl")):
         return _bisect(asked)
     from genie.results.rundir import RunDir
 
@@ -160,11 +160,19 @@ def _preflight(asked: Request) -> int:
 
 
 def _bisect(asked: Request) -> int:
-    if asked.show not in ("", "--json"):
+    if asked.show and asked.show not in OF_THREE:
         raise ConfigError(f"a bisect cannot be shown as {asked.show}", hint=f"genie report {asked.path}")
     from genie.bisect import command
 
-    return command.show(asked.path, as_json=bool(asked.show), log_it=asked.log)
+    if asked.show == "--html":
+        from genie.report.html import render_bisect_report
+
+        start = Path.cwd() if asked.file == "-" else Path(asked.file).absolute().parent
+        _write(asked.file, render_bisect_report(asked.path, start))
+        if asked.log:
+            print(command.log_again(asked.path).tracking["look"])
+        return EXIT_OK
+    return command.show(asked.path, how=asked.show, log_it=asked.log)
 
 
 def _sweep(asked: Request) -> int:

@@ -12,9 +12,10 @@ import genie_command
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+import bisect_folders
 from html_runs import EVIL, compared, hostile, large, reason, swept, three_arms
 
-from genie.report.html import render_aba_report, render_report, render_sweep_report
+from genie.report.html import render_aba_report, render_bisect_report, render_report, render_sweep_report
 from genie.why.store import write_why
 
 CHROMIUM = shutil.which("chromium")
@@ -25,12 +26,16 @@ pytestmark = [
 ]
 WIDTHS = {"desk": 1280, "phone": 390}
 SCHEMES = ("light", "dark")
-KINDS = ("run", "hostile", "large", "aba", "sweep")
+KINDS = ("run", "hostile", "large", "aba", "sweep", "bisect", "changes")
+FEW = {"sweep": 2, "bisect": 3, "changes": 1}
+"""Charts of pages that have less than five."""
 SAID = {
     "run": ["INCONCLUSIVE", "genie workload=moe seed=1", "1.82x", "link_flap_short: in effect", "Look first at: link"],
     "hostile": ["MEASURED", EVIL],
     "large": ["MEASURED", "64 of 192 ports", "Bytes between ranks"],
     "sweep": ["MEASURED", "7 of 8", "fault and workload together", "3-link_rate-dp"],
+    "bisect": ["FOUND", "leaf1-spine0 is slow or lossy both ways", "genie bisect topology.hosts=8", "98.3 %"],
+    "changes": ["FOUND", "topology.mtu=1500 (the change that makes it slow)", "98.8 %", "1.29x"],
     "aba": ["DEGRADED", "RECOVERED", "2.05x", "b: with the fault"],
 }
 
@@ -48,6 +53,10 @@ def pages(tmp_path_factory):
         "aba": render_aba_report(three_arms(root / "aba")),
         "sweep": render_sweep_report(swept(root / "sweep")),
     }
+    bisect_folders.components(root / "search", ["link leaf1-spine0"])
+    bisect_folders.changes(root / "search-changes", {("topology.mtu=1500",): 1.3})
+    texts["bisect"] = render_bisect_report(root / "search", root)
+    texts["changes"] = render_bisect_report(root / "search-changes", root)
     for name, text in texts.items():
         (root / f"{name}.html").write_text(text)
     return root
@@ -111,7 +120,7 @@ def test_it_can_be_read_everywhere(open_page, kind, place, scheme):
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[place]
     shown, hidden = (".wide", ".narrow") if place == "desk" else (".narrow", ".wide")
     charts = page.locator(f"figure {shown} svg")
-    assert charts.count() >= (2 if kind == "sweep" else 5)
+    assert charts.count() >= FEW.get(kind, 5)
     for number in range(charts.count()):
         box = charts.nth(number).bounding_box()
         assert box["height"] > 60
@@ -122,7 +131,7 @@ def test_it_can_be_read_everywhere(open_page, kind, place, scheme):
 
 
 @pytest.mark.parametrize("place", WIDTHS)
-@pytest.mark.parametrize("kind", ["run", "aba", "sweep"])
+@pytest.mark.parametrize("kind", ["run", "aba", "sweep", "bisect", "changes"])
 def test_words_in_charts_are_large_enough_and_inside(open_page, kind, place):
     page = open_page(kind, width=WIDTHS[place])
     outside = page.evaluate(
@@ -144,6 +153,13 @@ def test_every_chart_has_ink(open_page):
     )
     assert len(set(colours)) > 8
     assert not [colour for colour in colours if colour == "none none"]
+
+
+def test_each_measurement_of_a_probe_is_a_click_away(open_page):
+    page = open_page("bisect", width=390)
+    page.get_by_text("probe-0: each of 8 measurements").click()
+    row = page.locator("tr", has_text="BAD").first
+    assert re.search(r"h\d → leaf\d → spine0 → leaf\d → h\d", row.inner_text())
 
 
 def test_without_scripts_nothing_is_lost(open_page):

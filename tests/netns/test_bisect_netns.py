@@ -22,6 +22,7 @@ from genie.bisect.journal import FILE_NAME
 from genie.bisect.paths import ground_of
 from genie.bisect.probes import config_of, load_bytes
 from genie.bisect.record import read_record
+from genie.bisect.replay import read_search
 from genie.bisect.search import Probe
 from genie.compose import compose
 from genie.plan import make_plan
@@ -84,14 +85,15 @@ def test_a_search_that_was_killed_goes_on_and_finds_the_hidden_fault(
     folder = tmp_path / "search"
     journal = folder / FILE_NAME
     deadline_s = time.monotonic() + PATIENCE_S
-    while not journal.is_file() or journal.read_bytes().count(b"\n") < 2:
+    while not journal.is_file() or journal.read_bytes().count(b'"event":"probe"') < 1:
         assert begun.poll() is None, (tmp_path / "said").read_text()
         assert time.monotonic() < deadline_s
         with contextlib.suppress(subprocess.TimeoutExpired):
             begun.wait(0.05)
     os.kill(begun.pid, signal.SIGKILL)
     begun.wait()
-    answers = journal.read_bytes().count(b"\n") - 1
+    answers = journal.read_bytes().count(b'"event":"probe"')
+    assert read_search(folder).status == "unfinished"
 
     done = subprocess.run(
         [sys.executable, "-m", "genie", "bisect", "--resume", str(folder)],
@@ -106,5 +108,8 @@ def test_a_search_that_was_killed_goes_on_and_finds_the_hidden_fault(
     ends = hidden.rpartition(" on ")[2].split(", ")[0].split("/")
     assert record.culprits[0].component in (f"{ends[0]}-{ends[1]}", f"{ends[1]}-{ends[0]}")
     assert len(record.probes) > answers
+    believed = read_search(folder).believed
+    assert believed.standings[-1].confidence == pytest.approx(record.confidence, abs=1e-9)
+    assert "The network" in (folder / "report.html").read_text()
     shown = subprocess.run([sys.executable, "-m", "genie", "report", str(folder)], capture_output=True, text=True)
     assert shown.stdout.startswith("FOUND  link ")

@@ -14,11 +14,12 @@ from genie.bisect.changes import words_of
 from genie.bisect.command import exit_code, read_resume, settings_of
 from genie.bisect.conclude import components_record
 from genie.bisect.config import BisectConfig
-from genie.bisect.hunt import Hunted, ProbeRecord, _plain, _replayed, search_of
+from genie.bisect.hunt import Hunted, ProbeRecord, _plain, replayed, search_of
 from genie.bisect.journal import FILE_NAME, BisectJournal
 from genie.bisect.probes import Expected, config_of, load_bytes
 from genie.bisect.record import read_record, write_record
 from genie.bisect.rounds import Ground, waves
+from genie.bisect.scene import Scene
 from genie.bisect.search import Probe
 from genie.bisect.suspects import suspects_of
 from genie.errors import ConfigError, GenieError
@@ -142,7 +143,7 @@ def test_a_search_that_goes_on_makes_the_same_next_probe() -> None:
         first.learn(answers, disturbed=SETTINGS.busy_ratio)  # type: ignore[attr-defined]
     second, _ = begun()
     for entry in entries:
-        _replayed(entry, second, SETTINGS)  # type: ignore[arg-type]
+        replayed(entry, second, SETTINGS)  # type: ignore[arg-type]
     assert second.next() == first.next()  # type: ignore[attr-defined]
 
 
@@ -223,16 +224,11 @@ def concluded(tmp_path: Path, guilty: str, hidden: tuple[str, ...] = ()) -> obje
         done.append(record)
     conclusion = search.conclusion()
     assert conclusion is not None
-    config = parse_config(
-        {
-            "workload": {"name": "moe"}, "topology": {"name": "leaf_spine", "hosts": 8},
-            "transport": {"name": "tcp"}, "fabric": {"name": "netns"},
-        }
+    scene = Scene(
+        "components", "genie bisect", ("topology.hosts=8",), 1, "leaf_spine", "netns", SETTINGS, hidden=hidden,
+        suspects=suspects, ground=made,
     )  # fmt: skip
-    return components_record(
-        Hunted(conclusion, tuple(done), (), ()), search, config, SETTINGS, tmp_path, reproduce="genie bisect",
-        words=["topology.hosts=8"], hidden=hidden, notes=(), duration_s=9.0, topology="leaf_spine",
-    )  # fmt: skip
+    return components_record(Hunted(conclusion, tuple(done), (), ()), search, scene, tmp_path, duration_s=9.0)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import bisect_folders
 import numpy as np
 import pytest
 from html_runs import EVIL, EVIL_HOST, compared, hostile, large, reason, swept, three_arms
@@ -18,6 +19,7 @@ from genie.report.html import (
     messages,
     ports,
     render_aba_report,
+    render_bisect_report,
     render_report,
     render_sweep_report,
     series,
@@ -79,10 +81,13 @@ def pages(tmp_path_factory):
         "aba": render_aba_report(three_arms(root / "aba")),
         "sweep": render_sweep_report(swept(root / "sweep")),
     }
+    bisect_folders.components(root / "bisect", ["link leaf1-spine0"])
+    bisect_folders.changes(root / "changes", {("topology.mtu=1500",): 1.3})
+    made |= {kind: render_bisect_report(root / kind) for kind in ("bisect", "changes")}
     return {name: (text, Reader(text)) for name, text in made.items()}
 
 
-KINDS = ("compared", "why", "hostile", "large", "aba", "sweep")
+KINDS = ("compared", "why", "hostile", "large", "aba", "sweep", "bisect", "changes")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -287,7 +292,7 @@ def test_what_goes_wrong_with_the_page_hides_no_result(tmp_path, monkeypatch):
     assert html.write_or_say(run) == ""
     run.write_bytes("why.json", b"{")
     assert "why.json cannot be read" in html.write_or_say(run)
-    monkeypatch.setattr(html, "render_report", lambda run: 1 / 0)
+    monkeypatch.setattr(html, "run_page", lambda run: 1 / 0)
     assert html.write_or_say(run).startswith("no report.html: ZeroDivisionError: division by zero; once that is mended")
 
 

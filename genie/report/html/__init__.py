@@ -1,8 +1,8 @@
 """The report as one HTML file that needs nothing but itself: for mail, for a phone, for print (docs/report.md).
 
-    run, aba, sweep   what is in the report of each
+    run, aba, sweep, bisect   what is in the report of each
     material    what it is made of: the run directory, read once
-    series, messages, ports, critical   the charts
+    series, messages, ports, critical, belief, netmap   the charts
     figure      a chart: two widths, the table behind it; the SVG writer, which escapes
     scale       values to pixels, round ticks
     palette     colours of both schemes
@@ -17,10 +17,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from genie.bisect.replay import is_search
 from genie.errors import GenieError
 from genie.report.html.aba import aba_page
+from genie.report.html.bisect import bisect_page
 from genie.report.html.figure import alone
-from genie.report.html.page import figures, render
+from genie.report.html.page import Page, figures, render
 from genie.report.html.run import run_page
 from genie.report.html.sweep import sweep_page
 from genie.results.aba import AbaDir
@@ -44,20 +46,31 @@ def render_sweep_report(folder: Path) -> str:
     return render(sweep_page(folder))
 
 
-def charts(of: RunDir | AbaDir) -> dict[str, str]:
+def render_bisect_report(folder: Path, start: Path | None = None) -> str:
+    """The report of a bisect's folder as HTML, ended or not. ``start`` is where the page is going to be, for its links
+    to the probes; None: in the folder. Raises GenieError where there is nothing to say yet.
+    """
+    return render(bisect_page(folder, start))
+
+
+def charts(of: RunDir | AbaDir | Path) -> dict[str, str]:
     """Every chart of the page as an SVG file of its own, by the name that it has in the page. Raises GenieError."""
-    page = run_page(of) if isinstance(of, RunDir) else aba_page(of)
-    return {figure.key: alone(figure) for figure in figures(page)}
+    return {figure.key: alone(figure) for figure in figures(_page(of))}
+
+
+def _page(of: RunDir | AbaDir | Path) -> Page:
+    if isinstance(of, RunDir):
+        return run_page(of)
+    if isinstance(of, AbaDir):
+        return aba_page(of)
+    return bisect_page(of) if is_search(of) else sweep_page(of)
 
 
 def write_report(of: RunDir | AbaDir | Path) -> Path:
-    """``report.html`` in the directory of a run, of three arms, of a sweep (its path). Raises as those above; OSError
-    where it cannot be written.
+    """``report.html`` in the directory of a run, of three arms, of a sweep or a bisect (its path). Raises as those
+    above; OSError where it cannot be written.
     """
-    if isinstance(of, Path):
-        folder, text = of, render_sweep_report(of)
-    else:
-        folder, text = of.path, render_report(of) if isinstance(of, RunDir) else render_aba_report(of)
+    folder, text = of if isinstance(of, Path) else of.path, render(_page(of))
     target = folder / FILE_NAME
     beside = target.with_name(f".{FILE_NAME}.{os.getpid()}.tmp")
     beside.write_text(text, encoding="utf-8")

@@ -28,7 +28,7 @@ CHART_CSS = (
     ".chart .window{fill:var(--window);fill-opacity:.13}"
     ".chart .edge{stroke:var(--window);stroke-width:1.5;stroke-dasharray:2 3;fill:none}"
     ".chart .band{fill:var(--muted);fill-opacity:.16}.chart .idle{fill:var(--idle)}.chart .back{fill:var(--page)}"
-    ".chart .empty{fill:var(--panel)}"
+    ".chart .empty{fill:var(--panel)}.chart .node{fill:var(--panel);stroke:var(--muted);stroke-width:1}"
     + "".join(
         f".chart .l{i}{{stroke:var(--s{i});stroke-width:2;fill:none;stroke-linejoin:round{dash}}}"
         f".chart .f{i}{{fill:var(--s{i})}}"
@@ -42,18 +42,22 @@ CHART_CSS = (
             )
         )
     )
-    + "".join(f".chart .h{i}{{fill:var(--h{i})}}" for i in range(8))
+    + "".join(
+        f".chart .h{i}{{fill:var(--h{i})}}.chart .k{i}{{stroke:var(--h{i});stroke-width:5;fill:none}}" for i in range(8)
+    )
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The numbers behind a chart. The first ``names`` columns are text, the others right-aligned."""
+    """The numbers behind a chart. The first ``names`` columns are text, the others right-aligned (9: all are text)."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     names: int = 1
+    links: tuple[str, ...] = ()
+    """Where the first cell of each row leads, "" for nowhere; paths from where the page is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,10 @@ from genie.report.html.palette import variables
 if TYPE_CHECKING:
     from jinja2 import Template
 
-MARKS = {"ok": "✓", "improved": "✓", "measured": "•", "degraded": "▲", "inconclusive": "?", "invalid": "✕"}
+MARKS = {
+    "ok": "✓", "improved": "✓", "measured": "•", "degraded": "▲", "inconclusive": "?", "invalid": "✕",
+    "found": "▲", "none": "✓",
+}  # fmt: skip
 """A verdict has a word and a mark besides its colour."""
 
 

@@ -1,0 +1,249 @@
+"""A search read again from its journal: what was believed after each probe, and what there is to say so far.
+
+`read_search` gives the final statement of a search that ended, or one that says it has not; `genie report` and the page
+(`genie.report.html.bisect`) show it. The same journal always gives the same beliefs. Runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from genie.bisect import ddmin
+from genie.bisect.changes import GOOD_RUNS, RATES, StateRun, Tried, reference_of, run_of, verdict_of
+from genie.bisect.conclude import changes_record, components_record
+from genie.bisect.ddmin import Subset
+from genie.bisect.hunt import Hunted, ProbeRecord, replayed, search_of
+from genie.bisect.journal import FILE_NAME as JOURNAL
+from genie.bisect.journal import STOPPED, read_journal
+from genie.bisect.record import FILE_NAME, BisectRecord, read_record
+from genie.bisect.scene import Scene, scene_of
+from genie.bisect.search import Search
+from genie.bisect.sprt import Sprt
+from genie.bisect.suspects import Suspect
+from genie.errors import GenieError
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What was believed after so many probes: the chance of each suspect to be among the guilty (in the order of
+    `Believed.suspects`), that there is nobody, the likeliest set with its chance, and how many bits are not known yet.
+    """
+
+    chances: tuple[float, ...]
+    nobody: float
+    leader: tuple[str, ...]
+    confidence: float
+    unknown_bits: float
+
+
+@dataclass(frozen=True, slots=True)
+class Believed:
+    """A search over components: ``standings`` has one more than ``probes``, the first is before any."""
+
+    suspects: tuple[Suspect, ...]
+    probes: tuple[ProbeRecord, ...]
+    standings: tuple[Standing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TriedSet:
+    """A set of changes with its runs: ``chances`` is how likely it is bad after each, ``bad`` None: not decided."""
+
+    changes: Subset
+    runs: tuple[StateRun, ...]
+    chances: tuple[float, ...]
+    bad: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class TriedSets:
+    """A search over changes: runs of the good state, their median iteration (ns), and each set in order."""
+
+    good: tuple[StateRun, ...]
+    reference_ns: float | None
+    sets: tuple[TriedSet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSoFar:
+    """One folder. ``status``: "finished", "running" (a process is at it) or "unfinished"; ``stopped``: why, if it said.
+
+    ``scene`` is None, and so are the beliefs, where the journal is from before it had one.
+    """
+
+    folder: Path
+    status: str
+    stopped: str
+    record: BisectRecord
+    scene: Scene | None
+    believed: Believed | None = None
+    tried: TriedSets | None = None
+
+
+def is_search(folder: Path) -> bool:
+    """Whether a bisect was begun here."""
+    return any((folder / name).is_file() for name in (JOURNAL, FILE_NAME))
+
+
+def read_search(folder: Path) -> SearchSoFar:
+    """The search of a folder, ended or not. Raises GenieError for damaged files, and where nothing can be said."""
+    ended = read_record(folder / FILE_NAME) if (folder / FILE_NAME).is_file() else None
+    if not (folder / JOURNAL).is_file() and ended is not None:
+        return SearchSoFar(folder, ended.status, "", ended, None)  # a bisect.json that was sent alone
+    _, entries, busy = read_journal(folder)
+    scene = scene_of(entries, str(folder / JOURNAL))
+    if scene is None:
+        if ended is None:
+            raise GenieError(
+                f"{folder} holds a search that has not ended, and its journal does not say of what network",
+                hint=f"genie bisect --resume {folder}",
+            )
+        return SearchSoFar(folder, ended.status, "", ended, None)
+    stopped = next((str(e.get("why", "")) for e in reversed(entries) if e.get("event") == STOPPED), "")
+    status = "finished" if ended else "running" if busy else "unfinished"
+    try:
+        if scene.mode == "changes":
+            return _changes(folder, status, stopped, ended, scene, entries)
+        return _components(folder, status, stopped, ended, scene, entries)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise GenieError(f"{folder / JOURNAL} is damaged: {type(error).__name__}: {error}") from error
+
+
+# -- components ---------------------------------------------------------------------------------------------------
+
+
+def _components(
+    folder: Path,
+    status: str,
+    stopped: str,
+    ended: BisectRecord | None,
+    scene: Scene,
+    entries: Sequence[Mapping[str, Any]],
+) -> SearchSoFar:
+    if scene.ground is None:
+        raise ValueError("a search over components without the ways of flows")
+    search = search_of(scene.suspects, scene.ground, scene.settings, seed=scene.seed)
+    standings, probes = [_standing(search)], []
+    for entry in entries:
+        if entry.get("event") == "probe":
+            probes.append(replayed(dict(entry), search, scene.settings))
+            standings.append(_standing(search))
+    believed = Believed(search.belief.suspects, tuple(probes), tuple(standings))
+    record = ended or _unfinished(search, believed, scene, folder, status, stopped)
+    return SearchSoFar(folder, status, stopped, record, scene, believed=believed)
+
+
+def _standing(search: Search) -> Standing:
+    belief = search.belief
+    sets: dict[tuple[int, ...], float] = {}
+    chances = [0.0] * len(belief.suspects)
+    for hypothesis in belief.hypotheses():
+        sets[hypothesis.culprits] = sets.get(hypothesis.culprits, 0.0) + hypothesis.posterior
+        for place in hypothesis.culprits:
+            chances[place] += hypothesis.posterior
+    leader = max(sets, key=lambda places: (sets[places], -len(places)))
+    names = tuple(belief.suspects[place].name for place in leader)
+    return Standing(tuple(chances), sets.get((), 0.0), names, sets[leader], belief.entropy_bits())
+
+
+def _unfinished(
+    search: Search, believed: Believed, scene: Scene, folder: Path, status: str, stopped: str
+) -> BisectRecord:
+    over = search.conclusion()
+    left = "nothing is left but to conclude" if over else f"about {search.probes_left()} left"
+    done = len(believed.probes)
+    why = f"{_has_not_ended(status, stopped)}: {done} probe{'s' * (done != 1)} made, {left}"
+    chances = tuple((suspect.name, chance) for suspect, chance in search.shortlist())
+    beyond = tuple(suspect.name for suspect in search.belief.beyond_reach)
+    found = Hunted(search.so_far(why), believed.probes, chances, beyond)
+    took_s = sum(probe.took_s for probe in believed.probes)
+    return _open_end(components_record(found, search, scene, folder, duration_s=took_s), scene, folder, status)
+
+
+def _has_not_ended(status: str, stopped: str) -> str:
+    if stopped and status != "running":
+        return f"the search has not ended ({stopped})"
+    return "the search is still going on" if status == "running" else "the search has not ended"
+
+
+def _open_end(record: BisectRecord, scene: Scene, folder: Path, status: str) -> BisectRecord:
+    notes = record.notes if status == "running" else (*record.notes, f"it goes on with: genie bisect --resume {folder}")
+    return replace(
+        record, status=status, word="inconclusive", created_ns=scene.created_ns, notes=notes, clear=0, others=0
+    )
+
+
+# -- changes ------------------------------------------------------------------------------------------------------
+
+
+class _NotYet(Exception):
+    """The journal does not say whether a set is bad: the search ended before."""
+
+
+def _changes(
+    folder: Path,
+    status: str,
+    stopped: str,
+    ended: BisectRecord | None,
+    scene: Scene,
+    entries: Sequence[Mapping[str, Any]],
+) -> SearchSoFar:
+    by_set: dict[Subset, list[StateRun]] = {}
+    runs = []
+    for entry in entries:
+        if entry.get("event") == "run":
+            runs.append(run_of(entry))
+            by_set.setdefault(runs[-1].changes, []).append(runs[-1])
+    good = tuple(by_set.pop((), []))
+    reference_ns = reference_of(good)
+    sets = {changes: _judged(changes, own, scene.settings.probes) for changes, own in by_set.items()}
+    tried = TriedSets(good, reference_ns, tuple(sets.values()))
+
+    def is_bad(changes: Subset) -> bool:
+        known = sets.get(changes)
+        if known is None or known.bad is None:
+            raise _NotYet
+        return known.bad
+
+    if ended is not None:
+        return SearchSoFar(folder, status, stopped, ended, scene, tried=tried)
+    over = True
+    try:
+        guilty = ddmin.culprits(scene.settings.changes, is_bad) if len(good) >= GOOD_RUNS else ()
+        over = len(good) >= GOOD_RUNS
+    except _NotYet:
+        guilty, over = (), False
+    sure = {found.changes: _sureness(found) for found in sets.values() if found.bad is not None}
+    record = changes_record(
+        guilty, Tried(tuple(runs), reference_ns or 0.0, sure), scene, folder, duration_s=sum(run.took_s for run in runs)
+    )
+    within = min((found.changes for found in sets.values() if found.bad), key=len, default=())
+    where = "nothing is left but to conclude" if over else _within(within, scene.settings.changes)
+    why = f"{_has_not_ended(status, stopped)}: {len(runs)} run{'s' * (len(runs) != 1)} made; {where}"
+    record = replace(record, why=why, culprits=(), confidence=0.0)
+    return SearchSoFar(folder, status, stopped, _open_end(record, scene, folder, status), scene, tried=tried)
+
+
+def _within(found: Subset, changes: Subset) -> str:
+    if not found:
+        return f"no set of the {len(changes)} changes is known to be bad yet"
+    return f"at least one guilty change is among {' and '.join(found)}"
+
+
+def _judged(changes: Subset, runs: Sequence[StateRun], most: int) -> TriedSet:
+    """The sequential test of a set again."""
+    test = Sprt(RATES)
+    chances = []
+    for run in runs:
+        test.tell(run.bad)
+        chances.append(test.confidence if test.log_ratio > 0 else 1 - test.confidence)
+    known = test.decision is not None or len(runs) >= most
+    return TriedSet(changes, tuple(runs), tuple(chances), verdict_of(test) if known else None)
+
+
+def _sureness(found: TriedSet) -> float:
+    last = found.chances[-1]
+    return last if found.bad else 1 - last
