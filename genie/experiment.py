@@ -223,7 +223,8 @@ def finish_sweep(
         factors = {path.absolute(): cells[number].factors for number, path in found.items() if plan.factors}
         lines.append(sweep.render_sweep(runs, factors, width=Console().width))
         measured = responses(found)
-        lines.append(sweep.render_effects(effects(plan, measured), heat_map(plan, measured), width=Console().width))
+        alone = effects(plan, measured)
+        lines.append(sweep.render_effects(alone, heat_map(plan, measured), width=Console().width))
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "sweep.txt").write_text("\n".join(lines) + "\n")
         if config.report.html and (directory / "sweep.json").is_file():
@@ -238,6 +239,7 @@ def finish_sweep(
                 out=Path(config.out),
                 name=directory.name,
                 factors=factors,
+                effects=alone,
                 page=directory / track.PAGE,
             )
             lines.append(f"MLflow: not logged: {logged.problem}" if logged.problem else f"MLflow: {logged.look}")

@@ -16,6 +16,7 @@ import os
 import re
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from genie.results.records import digest
 from genie.results.rundir import RunDir
 from genie.results.statistics import Estimate
 from genie.schema import MlflowConfig
+from genie.sweep.effects import Effect
 
 POINTS_MOST = 1000
 ROWS_MOST = 50
@@ -97,17 +99,33 @@ def log_sweep(
     out: Path,
     name: str,
     factors: Factors | None = None,
+    effects: Sequence[Effect] = (),
     page: Path | None = None,
     force: bool = False,
 ) -> Logged:
-    """Log a sweep: a parent run called ``name`` with the comparison table, and every run of it nested below.
+    """Log a sweep: a parent run called ``name`` with the comparison table and the effects, every run nested below it.
 
-    ``factors`` are what was swept, ``page`` is the sweep's report, if it was written. Never raises for what goes wrong
-    with MLflow; ``problem`` counts what could not be logged.
+    ``factors`` are what was swept: each run has its own as parameters ``swept.KEY``, and in its name. ``page`` is the
+    sweep's report, if it was written; its charts go with it. Never raises for what goes wrong with MLflow; ``problem``
+    counts what could not be logged.
     """
     pages = (page,) if page is not None and page.is_file() else ()
-    group = _Group("genie.sweep", name, sweep_markdown(runs, factors), "sweep.md", artifacts=pages)
-    return _log_group(runs, group, config, out, "genie report RUN_DIR --log", force)
+    charts = _charts(page.parent) if page is not None else {}
+    swept: dict[str, dict[str, None]] = {}
+    for own in (factors or {}).values():
+        for key, value in own.items():
+            swept.setdefault(key, {})[value] = None
+    group = _Group(
+        "genie.sweep",
+        name,
+        sweep_markdown(runs, factors),
+        "sweep.md",
+        {f"genie.swept.{key}": ", ".join(values) for key, values in swept.items()},
+        _sweep_metrics(runs, effects),
+        pages,
+        charts=charts,
+    )
+    return _log_group(runs, group, config, out, "genie report RUN_DIR --log", force, factors or {})
 
 
 def log_aba(folder: AbaDir, config: MlflowConfig, *, out: Path, force: bool = False) -> Logged:
@@ -135,7 +153,7 @@ def log_aba(folder: AbaDir, config: MlflowConfig, *, out: Path, force: bool = Fa
         _aba_metrics(result),
         tuple(path for path in (folder.path / ABA_FILE, folder.path / PAGE) if path.is_file()),
         "FINISHED" if record.status == "finished" and result.verdict != "invalid" else "FAILED",
-        _charts(folder),
+        charts=_charts(folder),
     )
     runs = [run for run in arms.values() if load_judgement(run) is not None]
     logged = _log_group(runs, group, config, out, f"genie report {folder.path} --log", force)
@@ -158,16 +176,20 @@ def log_alone(
     artifacts: Sequence[Path],
     ok: bool,
     runs: Sequence[RunDir] = (),
+    page: Path | None = None,
 ) -> Logged:
     """Log what is no run of a job (a preflight, say): ``note`` in Markdown, tags, metrics by name with unit, files.
 
     ``kind`` is the tag that says what it is, with ``name``; ``later`` the command that logs it again; ``runs`` are
-    nested below it. Never raises.
+    nested below it; ``page`` is its report, if it was written, whose charts go with it. Never raises.
     """
+    if page is not None and page.is_file():
+        artifacts = (*artifacts, page)
     status = "FINISHED" if ok else "FAILED"
-    page = {"mlflow.source.name": "genie", **tags}
+    tags = {"mlflow.source.name": "genie", **tags}
+    charts = _charts(page.parent) if page is not None else {}
     metrics = {_key(metric): value for metric, value in metrics.items()}
-    group = _Group(f"genie.{kind}", name, note, f"{kind}.md", page, metrics, tuple(artifacts), status)
+    group = _Group(f"genie.{kind}", name, note, f"{kind}.md", tags, metrics, tuple(artifacts), status, False, charts)
     return _log_group(runs, group, config, out, later, force=False)
 
 
@@ -183,34 +205,66 @@ class _Group:
     metrics: Mapping[str, float] = field(default_factory=dict)
     artifacts: tuple[Path, ...] = ()
     status: str = "FINISHED"
+    compared: bool = True
+    """Whether one looks at its runs beside each other, else at itself."""
     charts: Mapping[str, str] = field(default_factory=dict)
 
 
 def _log_group(
-    runs: Sequence[RunDir], group: _Group, config: MlflowConfig, out: Path, later: str, force: bool
+    runs: Sequence[RunDir],
+    group: _Group,
+    config: MlflowConfig,
+    out: Path,
+    later: str,
+    force: bool,
+    factors: Factors | None = None,
 ) -> Logged:
     uri = tracking_uri(config, out)
     try:
-        parent = _Store(uri, config.experiment, out).log_parent(runs, group)
+        store = _Store(uri, config.experiment, out)
+        parent = store.log_parent(runs, group)
     except Exception as error:  # as in log_run
         return Logged(uri, "", "", "", _problem(uri, error, later))
-    children = [log_run(run, config, out=out, parent=parent.run_id, force=force) for run in runs]
-    failed = [child.problem for child in children if child.problem]
+    failed = []
+    for run in runs:
+        child = log_run(run, config, out=out, parent=parent.run_id, force=force)
+        problem = child.problem
+        own = (factors or {}).get(run.path) or (factors or {}).get(run.path.parent)
+        if own and not problem:
+            try:
+                store.say_swept(child.run_id, run, own)
+            except Exception as error:  # as in log_run
+                problem = f"run {child.run_id} is logged, but not with what was swept: {_said(error)}"
+        failed += [problem] if problem else []
     if failed:
         problem = f"{len(failed)} of {len(runs)} runs are not logged: {failed[0]}"
         return Logged(uri, parent.run_id, parent.experiment_id, parent.look, problem)
     return parent
 
 
-def _charts(run: RunDir | AbaDir) -> Mapping[str, str]:
+def _charts(run: RunDir | AbaDir | Path) -> Mapping[str, str]:
     """The charts of a page that was written, as SVG by name; nothing where pages are switched off."""
-    if not (run.path / PAGE).is_file():
+    if not ((run if isinstance(run, Path) else run.path) / PAGE).is_file():
         return {}
     from genie.report.html import charts
 
     with contextlib.suppress(GenieError):  # a file was damaged since: what is logged is still the run
         return charts(run)
     return {}
+
+
+def _sweep_metrics(runs: Sequence[RunDir], effects: Sequence[Effect]) -> dict[str, float]:
+    """Metric name with unit → value of a sweep's parent run: runs by verdict, and what each value does by itself."""
+    verdicts = Counter(judgement.verdict if (judgement := load_judgement(run)) else "not_measured" for run in runs)
+    values = {"runs_count": float(len(runs))}
+    values |= {f"verdict/{_part(verdict)}_count": float(count) for verdict, count in verdicts.items()}
+    for effect in effects:
+        name = f"effect/{_part(effect.key)}/{_part(effect.value)}/iteration_time_median_ratio"
+        if effect.ratio is not None:
+            values[name] = effect.ratio.value
+            if effect.pairs > 1:
+                values |= {f"uncertainty/{name}_low": effect.ratio.low, f"uncertainty/{name}_high": effect.ratio.high}
+    return {_key(name): value for name, value in values.items() if not math.isnan(value)}
 
 
 def _aba_metrics(result: AbaResult) -> dict[str, float]:
@@ -370,13 +424,22 @@ class _Store:
             self.client.log_artifact(run_id, str(path))
         self._log_charts(run_id, group.charts)
         self.client.set_terminated(run_id, status=group.status)
-        if not runs:
+        if not runs or not group.compared:
             return self._logged(run_id)
         # sorted by time the page folds nested runs below their parent and then draws nothing; sorted by a metric it
         # shows them side by side
         wanted, order = quote(f"tags.`mlflow.parentRunId` = '{run_id}'"), quote("metrics.`iteration_time_median_ms`")
         view = f"workflowType=machine_learning&compareRunsMode=CHART&orderByKey={order}&orderByAsc=true"
         return self._logged(run_id, f"runs?{view}&searchFilter={wanted}")
+
+    def say_swept(self, run_id: str, run: RunDir, own: Mapping[str, str]) -> None:
+        """A sweep's run has what was swept as parameters, and in its name: the chart page tells runs apart by it."""
+        from mlflow.entities import Param
+
+        params = [Param(_key(f"swept.{key}"), _cut(value, PARAM_MOST, "config.yaml")) for key, value in own.items()]
+        self.client.log_batch(run_id, params=params)
+        more = [f"{key}={value}" for key, value in own.items() if key not in ("fault", "workload")]
+        self.client.set_tag(run_id, "mlflow.runName", _cut(" ".join([run.manifest.name, *more]), KEY_MOST, "params"))
 
     def _find(self, tag: str, value: str) -> list[Any]:
         quoted = value.replace("'", "\\'")
@@ -416,6 +479,12 @@ def _key(name: str) -> str:
     if clean == name and len(name) <= KEY_MOST:
         return name
     return f"{clean[: KEY_MOST - 12]}...{digest(name)[:8]}"
+
+
+def _part(text: str) -> str:
+    """One part of a metric's name, for what users typed: MLflow takes no name that looks like another path."""
+    clean = re.sub(r"[^A-Za-z0-9_\-. :]+", "_", text).strip(". ") or "_"
+    return clean if clean == text else f"{clean}.{digest(text)[:8]}"
 
 
 def _tags(run: RunDir, judgement: Judgement) -> Iterator[tuple[str, str]]:
