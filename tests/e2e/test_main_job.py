@@ -101,7 +101,7 @@ def test_a_dry_run_touches_nothing(tmp_path):
 
 
 def test_a_sweep_is_one_table_and_one_nested_mlflow_run(tmp_path):
-    done = run("-m", "fault=[],link_rate", "workload=moe,dp", *SMALL[:1], *SMALL[3:], cwd=tmp_path)
+    done = run("-m", "fault=[],link_rate", "workload=moe,dp", *SMALL[:2], *SMALL[3:], cwd=tmp_path)
     assert done.returncode in (0, 4), done.stderr
     directories = run_directories(tmp_path / "runs")
     assert len(directories) == 4, done.stdout

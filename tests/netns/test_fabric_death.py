@@ -84,6 +84,7 @@ def _moments() -> list[tuple[str, float]]:
     ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("phase", "delay_s"), _moments(), ids=lambda value: str(value)[:7])
 def test_kill_9_of_the_runner_leaves_nothing(tmp_path, phase, delay_s):
     before = _machine_state()

@@ -465,7 +465,7 @@ CASES: dict[str, Callable[[Stage, str], None]] = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("recipe", CASES)
 def test_the_recipe_does_what_it_says(stage: Stage, recipe: str) -> None:
     CASES[recipe](stage, recipe)
