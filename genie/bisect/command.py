@@ -27,12 +27,12 @@ from genie.bisect.config import USAGE, BisectConfig
 from genie.bisect.ddmin import expected_tests
 from genie.bisect.hunt import hunt, search_of
 from genie.bisect.journal import FILE_NAME as JOURNAL
-from genie.bisect.journal import BisectJournal
+from genie.bisect.journal import BisectJournal, read_journal
 from genie.bisect.paths import ground_of
 from genie.bisect.plant import planted, refuse_counted_windows
 from genie.bisect.probes import Expected
 from genie.bisect.record import FILE_NAME, BisectRecord, write_record
-from genie.bisect.replay import is_search, read_search
+from genie.bisect.replay import read_search
 from genie.bisect.scene import Scene
 from genie.bisect.suspects import Suspect, suspects_of, weighted
 from genie.compose import compose
@@ -252,10 +252,21 @@ def _ending(folder: Path, config: ExperimentConfig) -> Iterator[ExitStack]:
         with ExitStack() as stack:
             yield stack
     except (GenieError, KeyboardInterrupt):
-        if is_search(folder):
+        if _has_begun(folder):
             problem = _write_page(folder) if config.report.html else ""
             print(problem or f"what is known until then: genie report {shown_path(folder)}", file=sys.stderr)
         raise
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether there is something to report of a search that ended early."""
+    if not (folder / JOURNAL).is_file():
+        return False
+    try:
+        _, entries, _ = read_journal(folder)
+    except ConfigError:
+        return False  # what is wrong with it has been said already, by the error that ended the search
+    return any(entry.get("event") == scenes.EVENT for entry in entries)
 
 
 def _write_page(folder: Path) -> str:

@@ -158,7 +158,7 @@ def test_every_chart_has_ink(open_page):
 def test_each_measurement_of_a_probe_is_a_click_away(open_page):
     page = open_page("bisect", width=390)
     page.get_by_text("probe-0: each of 8 measurements").click()
-    row = page.locator("tr", has_text="BAD").first
+    row = page.locator("tr", has=page.get_by_text("BAD", exact=True)).first
     assert re.search(r"h\d → leaf\d → spine0 → leaf\d → h\d", row.inner_text())
 
 

@@ -254,7 +254,7 @@ def test_a_damaged_journal_is_named(tmp_path, old, new):
     text = (tmp_path / "search" / JOURNAL).read_text()
     assert old in text
     (tmp_path / "search" / JOURNAL).write_text(text.replace(old, new, 1))
-    with pytest.raises(GenieError, match="journal|bisect.jsonl"):
+    with pytest.raises(GenieError, match=r"journal|bisect\.jsonl"):
         render_bisect_report(tmp_path / "search")
 
 
