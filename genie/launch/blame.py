@@ -37,7 +37,8 @@ def explain(programs: Sequence[RankProgram], host_of_rank: Sequence[str], failur
         op = program.ops[failure.op]
         call = program.calls[op.call] if op.call >= 0 else None
         communicator = f" on communicator '{call.comm}'" if call and call.comm else ""
-        parts.append(f"in operator {op.trace_id} '{op.name}'{communicator}, iteration {failure.iteration}")
+        iteration = "" if failure.iteration == _NONE else f", iteration {failure.iteration}"
+        parts.append(f"in operator {op.trace_id} '{op.name}'{communicator}{iteration}")
     if peer and not lost:
         parts.append(f"waiting for {peer}")
     if failure.waited_ns and not lost:

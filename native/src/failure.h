@@ -30,7 +30,7 @@ enum class Code : std::uint32_t {
 struct FailureReport {
     Code code = Code::kNone;
     std::uint32_t op = kNone;
-    std::uint32_t iteration = 0;
+    std::uint32_t iteration = 0;  // kNone: of none
     std::uint32_t peer = kNone;
     std::uint32_t call_id = kNone;
     std::uint64_t waited_ns = 0;

@@ -11,6 +11,7 @@
 //     void send_credit(connection, messages)            now or as soon as the connection is free
 //     bool drained()                                    nothing is left to hand over
 //     uint64_t moved()                                  bytes so far, to tell slow from stuck
+//     string unfinished()                               may be missing: of a stall, what it still waits for
 //
 // The driver runs ranks over sockets and the real clock, the simulator over a virtual one. In steady state
 // nothing here allocates or locks; every index was checked when the program was parsed.
@@ -94,7 +95,7 @@ class Rank final : public Sink {
         const Nanos limit =
             saturating_add(last_progress_, {static_cast<std::int64_t>(program_.header.timeout_ns)});
         if (now_ >= limit && !worked) {
-            fail_waiting(Code::kStall, "no progress");
+            fail_waiting(Code::kStall, "no progress" + unfinished());
         } else {
             wait.deadline = limit;
         }
@@ -119,7 +120,10 @@ class Rank final : public Sink {
         frame.call_id = call_id;
         frame.channel = program_.connections[connection].channel;
         const std::uint32_t call = program_.find_call(call_id);
-        if (call == kNone) return refuse(connection, frame, "a message of a call this rank takes no part in");
+        if (call == kNone) {
+            frame.iteration = kNone;  // the wire says none, and this rank has none for it
+            return refuse(connection, frame, "a message of a call this rank takes no part in");
+        }
         // A peer may be iterations ahead: what is due is of the first one in which anything is left to come.
         for (frame.iteration = instances_.floor(call); frame.iteration < program_.header.iterations;
              ++frame.iteration) {
@@ -134,6 +138,7 @@ class Rank final : public Sink {
             frame.message = std::uint64_t{port->recv_cursor} << 32 | port->recv_message;
             return true;
         }
+        frame.iteration = kNone;
         return refuse(connection, frame, "a message of a call that was complete or never will be");
     }
 
@@ -573,8 +578,8 @@ class Rank final : public Sink {
     bool refuse(std::uint32_t connection, const Frame& frame, const std::string& what) {
         fail_message(Code::kProtocol, connection, frame,
                      "rank " + std::to_string(program_.connections[connection].peer) + " sent " + what +
-                         ": call " + std::to_string(frame.call_id) + ", iteration " +
-                         std::to_string(frame.iteration));
+                         ": call " + std::to_string(frame.call_id) +
+                         (frame.iteration == kNone ? "" : ", iteration " + std::to_string(frame.iteration)));
         return false;
     }
 
@@ -597,6 +602,14 @@ class Rank final : public Sink {
         if (connection != kNone) report.peer = program_.connections[connection].peer;
         report.text = reason + "; " + report.text;
         fail(std::move(report));
+    }
+
+    std::string unfinished() const {
+        if constexpr (requires { transport_.unfinished(); }) {
+            const std::string text = transport_.unfinished();
+            if (!text.empty()) return "; " + text;
+        }
+        return {};
     }
 
     FailureReport waiting() {

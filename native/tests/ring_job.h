@@ -1,12 +1,14 @@
-// A job for the tests of every transport, and what they look at when it is over.
+// Jobs for the tests of every transport, and what they look at when one is over.
 #pragma once
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "local_job.h"
@@ -24,6 +26,40 @@ inline std::vector<ProgramBuilder> ring_job(std::uint32_t ranks, std::uint64_t b
                      64 << 10);
     }
     return builders;
+}
+
+// Three exchanges of 5000 bytes between each two.
+inline std::vector<ProgramBuilder> all_to_all_job(std::uint32_t ranks) {
+    std::vector<ProgramBuilder> builders;
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+        ProgramBuilder& builder = builders.emplace_back(r, ranks);
+        builder.header.iterations = 3;
+        builder.call(1, builder.make_template(all_to_all(r, ranks)), 0, 1 << 20, {}, kNone,
+                     std::vector<std::uint64_t>(2 * ranks, 5000));
+    }
+    return builders;
+}
+
+// Rings without end, with something to compute between them.
+inline std::vector<ProgramBuilder> endless_job(std::uint32_t ranks, std::uint64_t spin_ns = 0) {
+    std::vector<ProgramBuilder> builders;
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+        ProgramBuilder& builder = builders.emplace_back(r, ranks);
+        builder.header.iterations = 10'000'000;
+        builder.header.spin_ns = spin_ns;
+        const std::uint32_t ring = builder.make_template(ring_all_reduce(r, ranks));
+        builder.compute(0, {builder.call(1, ring, 3'000'000, 32 << 10)});
+    }
+    return builders;
+}
+
+inline void use_transport(std::vector<ProgramBuilder>& builders, std::string_view name,
+                          const std::string& settings = {}) {
+    for (ProgramBuilder& builder : builders) {
+        std::memset(builder.header.transport, 0, sizeof builder.header.transport);
+        std::memcpy(builder.header.transport, name.data(), name.size());
+        builder.settings = settings;
+    }
 }
 
 inline void all_ok(const std::vector<LocalResult>& results) {

@@ -1,5 +1,7 @@
 """A failure in the words of the job: operator, communicator, rank and peer by name."""
 
+from dataclasses import replace
+
 import pytest
 
 from genie.collectives.config import CollectivesConfig
@@ -39,6 +41,13 @@ def test_a_lost_peer_is_not_what_was_waited_for(programs):
     words = explain(programs, HOSTS, lost)
     assert words.startswith("on h1 lost its peer, rank 3 on h3, in operator")
     assert "waiting for" not in words
+
+
+def test_an_iteration_that_nobody_said_is_not_named(programs):
+    op, refused = failure(programs, FailureCode.PROTOCOL)
+    words = explain(programs, HOSTS, replace(refused, iteration=NONE))
+    assert f"in operator {programs[1].ops[op].trace_id}" in words
+    assert "iteration" not in words
 
 
 def test_nothing_is_named_that_is_not_known(programs):
