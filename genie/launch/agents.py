@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from genie.clocks import ClockLook, Clocks, HostClock
 from genie.engine.binaries import find_binary
@@ -76,6 +77,8 @@ class Agents:
         self._silence_s = silence_s
         self._agent = agent
         self._processes: dict[str, Process] = {}
+        self.used: Mapping[int, Mapping[str, Any]] = {}
+        """Once mustered: what the transport of each rank uses, in its own words."""
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._log = log
         self._controller = Controller(self._token, watch=self._watch, log=log)
@@ -118,9 +121,10 @@ class Agents:
         programs = {a.rank: (a.host, a.event_path, a.program) for a in assignments.values()}
         found = self._controller.load(programs, self._connect_timeout_s)
         listeners = [
-            Listener(rank, int(ipaddress.IPv4Address(self._fabric.address(assignments[rank].host))), port, card)
-            for rank, (port, card) in sorted(found.items())
+            Listener(rank, int(ipaddress.IPv4Address(self._fabric.address(assignments[rank].host))), one.port, one.card)
+            for rank, one in sorted(found.items())
         ]
+        self.used = {rank: one.used for rank, one in found.items()}
         self._controller.connect(listeners, self._connect_timeout_s)
 
     def race(

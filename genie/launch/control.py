@@ -83,7 +83,7 @@ class Controller:
         self._agents: list[_Agent] = []
         self._by_host: dict[str, _Agent] = {}
         self._host_of_rank: dict[int, str] = {}
-        self._listening: dict[int, tuple[int, bytes]] = {}
+        self._listening: dict[int, protocol.Opened] = {}
         self._connected: set[int] = set()
         self._statuses: dict[int, int] = {}
         self._failures: list[Failure] = []
@@ -142,10 +142,8 @@ class Controller:
             lambda: f"no agent answered from {_names(wanted - set(self._by_host))}",
         )
 
-    def load(self, programs: Mapping[int, tuple[str, str, bytes]], timeout_s: float) -> dict[int, tuple[int, bytes]]:
-        """Send each rank's (host, event path, program) and wait until all listen; returns the port and the card of each
-        rank.
-        """
+    def load(self, programs: Mapping[int, tuple[str, str, bytes]], timeout_s: float) -> dict[int, protocol.Opened]:
+        """Send each rank's (host, event path, program) and wait until all listen; returns how each is reached."""
         for rank, (host, event_path, blob) in programs.items():
             self._host_of_rank[rank] = host
             self._send(self._by_host[host], protocol.program_frame(rank, event_path, blob))
@@ -332,8 +330,8 @@ class Controller:
         fields = Fields(payload)
         match kind:
             case Frame.LISTENING:
-                rank, port, card = protocol.parse_listening(payload)
-                self._listening[rank] = (port, card)
+                rank, opened = protocol.parse_listening(payload)
+                self._listening[rank] = opened
             case Frame.CONNECTED:
                 self._connected.add(fields.take("I")[0])
             case Frame.PONG:

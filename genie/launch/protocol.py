@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from genie.errors import RunAborted
 
-VERSION = 2
+VERSION = 3
 TOKEN_BYTES = 32
 NONCE_BYTES = 32
 MAX_FRAME_BYTES = 1 << 20  # agents only send short frames; programs travel the other way
@@ -58,7 +60,9 @@ class FailureCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One rank's own account of why it stopped. ``op``, ``peer``, ``call_id`` are 0xffffffff where none applies."""
+    """One rank's own account of why it stopped. ``op``, ``iteration``, ``peer``, ``call_id`` are 0xffffffff where none
+    applies.
+    """
 
     rank: int
     code: FailureCode
@@ -178,11 +182,29 @@ def connect_frame(listeners: Sequence[Listener]) -> bytes:
     return frame(Frame.CONNECT, b"".join(parts))
 
 
-def parse_listening(payload: bytes) -> tuple[int, int, bytes]:
-    """LISTENING: (rank, port, card)."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A rank that its peers can reach: its ``port`` (0 where its transport has none) and ``card``, and what its
+    transport ``used``: facts of the device and of what was settled with it, for the record.
+    """
+
+    port: int
+    card: bytes = b""
+    used: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_listening(payload: bytes) -> tuple[int, Opened]:
+    """LISTENING of a rank. Raises RunAborted where ``used`` is no object of JSON."""
     fields = Fields(payload)
     rank, port, _, size = fields.take("IHHI")
-    return rank, port, fields.raw(size)
+    card, said = fields.raw(size), fields.text()
+    try:
+        used = json.loads(said or "{}")
+    except ValueError:
+        used = None
+    if not isinstance(used, dict):
+        raise RunAborted(f"rank {rank} said what no transport of this version uses: {said[:200]!r}")
+    return rank, Opened(port, card, used)
 
 
 def parse_failure(payload: bytes) -> Failure:

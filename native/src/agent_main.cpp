@@ -33,6 +33,9 @@
 #include "control.h"
 #include "pace.h"
 #include "transports.h"
+#ifdef GENIE_WITH_OFI
+#include "ofi_endpoint.h"
+#endif
 #ifdef GENIE_WITH_VERBS
 #include "verbs_device.h"
 #endif
@@ -49,6 +52,7 @@ constexpr const char* kUsage =
     "       genie-agent pace get --file FILE\n"
     "       genie-agent pace set --file FILE --milli N\n"
     "       genie-agent verbs list\n"
+    "       genie-agent ofi list\n"
     "       genie-agent --version\n"
     "The run's token, 32 bytes, is read from standard input. HOST is an IPv4 address.\n"
     "FILE holds how long compute takes, in thousandths of the plan: 1000 is as planned, 2000 twice as long,\n"
@@ -237,12 +241,24 @@ int set_pace(int argc, char** argv) {
 // The RDMA devices of this host and what a run would use of them, as JSON.
 int list_verbs() {
 #ifdef GENIE_WITH_VERBS
-    std::printf("%s\n", devices_json(list_devices(verbs_library())).c_str());
+    std::printf("%s\n", devices_json(verbs_library(), list_devices(verbs_library())).c_str());
     return 0;
 #else
     throw Failure(
         Code::kTransport,
         "this agent was built without RDMA: expected genie-agent-dl, built where libibverbs-dev is");
+#endif
+}
+
+// What this host's libfabric offers, as JSON.
+int list_ofi() {
+#ifdef GENIE_WITH_OFI
+    std::printf("%s\n", ofi_json().c_str());
+    return 0;
+#else
+    throw Failure(
+        Code::kTransport,
+        "this agent was built without libfabric: expected genie-agent-dl, built where libfabric-dev is");
 #endif
 }
 
@@ -266,9 +282,10 @@ int main(int argc, char** argv) {
         if (command == "pace" && verb == "get") return genie::get_pace(argc, argv);
         if (command == "pace" && verb == "set") return genie::set_pace(argc, argv);
         if (command == "verbs" && verb == "list") return genie::list_verbs();
+        if (command == "ofi" && verb == "list") return genie::list_ofi();
         if (command.empty()) throw genie::Usage("a command is missing");
         throw genie::Usage("unknown command '" + std::string(command) +
-                           (command == "pace" || command == "verbs" ? " " + std::string(verb) : "") + "'");
+                           (argc > 2 ? " " + std::string(verb) : "") + "'");
     } catch (const genie::Usage& usage) {
         std::fprintf(stderr, "genie-agent: %s\n%s", usage.what(), genie::kUsage);
         return 2;

@@ -325,6 +325,7 @@ void Agent::listening(std::uint32_t rank, const Opened& opened) {
              .put(std::uint16_t{0})
              .put(static_cast<std::uint32_t>(opened.card.size()))
              .raw(opened.card)
+             .text(opened.used)
              .finish());
 }
 

@@ -19,7 +19,7 @@
 
 namespace genie {
 
-constexpr std::uint16_t kControlVersion = 2;
+constexpr std::uint16_t kControlVersion = 3;
 constexpr std::size_t kMostCardBytes = 1 << 19;
 
 enum class ControlType : std::uint16_t {

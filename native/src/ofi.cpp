@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "json.h"
 #include "message_sizes.h"
 #include "pattern.h"
 #include "settings.h"
@@ -93,6 +94,12 @@ Opened OfiTransport::open() {
     opened.card.insert(opened.card.end(), provider_.begin(), provider_.end());
     const std::vector<std::uint8_t>& address = endpoint_->address();
     opened.card.insert(opened.card.end(), address.begin(), address.end());
+    opened.used = JsonObject()
+                      .text("provider", provider_)
+                      .text("domain", endpoint_->domain())
+                      .text("libfabric", OfiLibrary::get().version_text())
+                      .flag("sleeps", endpoint_->sleeps())
+                      .done();
     return opened;
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "json.h"
 #include "sockets.h"
 
 namespace genie {
@@ -42,17 +43,18 @@ bool is_provider(std::string_view found, std::string_view wanted) {
     return layer == "ofi_rxm" || layer == "ofi_rxd";
 }
 
-// "tcp;ofi_rxm (eth0, lo), shm (shm)": what has endpoints of our kind here.
-std::string offered(const OfiLibrary& library) {
+using Providers = std::vector<std::pair<std::string, std::vector<std::string>>>;  // with their devices
+
+// What has endpoints of our kind here; an error of libfabric where it offers nothing.
+int find_providers(const OfiLibrary& library, Providers& providers) {
     const OfiInfo hints(library.dupinfo(nullptr));
     hints->ep_attr->type = FI_EP_RDM;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     fi_info* list = nullptr;
     const int error = library.getinfo(kOfiVersion, nullptr, nullptr, 0, hints.get(), &list);
-    if (error != 0) return "nothing (" + library.reason("fi_getinfo", error) + ")";
+    if (error != 0) return error;
     const OfiInfo all(list);
-    std::vector<std::pair<std::string, std::vector<std::string>>> providers;
     for (const fi_info* info = all.get(); info != nullptr; info = info->next) {
         const std::string name = info->fabric_attr->prov_name;
         const std::string domain = info->domain_attr->name;
@@ -61,6 +63,14 @@ std::string offered(const OfiLibrary& library) {
         auto& domains = found == providers.end() ? providers.emplace_back(name, 0).second : found->second;
         if (std::find(domains.begin(), domains.end(), domain) == domains.end()) domains.push_back(domain);
     }
+    return 0;
+}
+
+// "tcp;ofi_rxm (eth0, lo), shm (shm)"
+std::string offered(const OfiLibrary& library) {
+    Providers providers;
+    if (const int error = find_providers(library, providers); error != 0)
+        return "nothing (" + library.reason("fi_getinfo", error) + ")";
     std::string text;
     for (const auto& [name, domains] : providers) {
         text += (text.empty() ? "" : ", ") + name + " (";
@@ -183,6 +193,24 @@ void check(const fi_info& info, const OfiWanted& wanted) {
 OfiMemory::~OfiMemory() {
     region_.reset();
     if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+std::string ofi_json() {
+    const OfiLibrary& library = OfiLibrary::get();
+    Providers providers;
+    if (const int error = find_providers(library, providers); error != 0 && error != -FI_ENODATA)
+        throw Failure(Code::kConnect,
+                      library.reason("libfabric cannot say what it offers: fi_getinfo", error));
+    return JsonObject()
+        .text("version", library.version_text())
+        .raw("providers", json_list(providers,
+                                    [](const auto& provider) {
+                                        return JsonObject()
+                                            .text("provider", provider.first)
+                                            .raw("domains", json_list(provider.second, json_text))
+                                            .done();
+                                    }))
+        .done();
 }
 
 OfiEndpoint::OfiEndpoint(const OfiWanted& wanted)

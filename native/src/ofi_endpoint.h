@@ -44,6 +44,10 @@ class OfiMemory {
     void* descriptor_ = nullptr;
 };
 
+// What this host's libfabric offers for endpoints of our kind, as JSON: its version, and of each provider the
+// names of its devices. Throws Failure (kConnect): it is not there.
+std::string ofi_json();
+
 class OfiEndpoint {
   public:
     // Throws Failure (kConnect) with what the provider lacks, or with what is offered instead of it.
@@ -54,6 +58,8 @@ class OfiEndpoint {
 
     // "tcp;ofi_rxm"
     const std::string& provider() const { return provider_; }
+    // The device, as the provider calls it.
+    std::string domain() const { return info_->domain_attr->name; }
     // Whether libfabric makes the datagrams, not the provider.
     bool layered() const { return provider_.find(';') != std::string::npos; }
     // The endpoint's address, bytes of the provider's own format.

@@ -36,10 +36,13 @@ struct RankContext {
 };
 
 // How peers reach a rank: the port it listens on, if its transport has ports, and its card, bytes that only
-// its transport understands (at most kMostCardBytes). Both travel on the run's control connections.
+// its transport understands (at most kMostCardBytes). Both travel on the run's control connections, and with
+// them what the run's record shall say of the rank's device and of what was settled with it: an object of
+// JSON, or nothing.
 struct Opened {
     std::uint16_t port = 0;
     std::vector<std::uint8_t> card;
+    std::string used;
 };
 
 class Runner {

@@ -70,7 +70,7 @@ Opened TcpTransport::open() {
     if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
         fail_errno(Code::kConnect, "cannot learn the port of " + where);
     }
-    return {ntohs(address.sin_port), {}};
+    return {ntohs(address.sin_port), {}, {}};
 }
 
 void TcpTransport::watch(std::uint32_t connection) {

@@ -24,15 +24,18 @@ bool VerbsTransport::sendable(const Flow& flow) const {
     // The slot is free once the message that had it last is complete, not only received.
     const bool reused = verify_ && flow.sent >= settings_.slots;
     const std::uint64_t before = flow.sent - settings_.slots;
+    const auto slot_is_free = [&](const Queue& queue) {
+        return !reused || queue.sends.retired(queue.last_of_slot[before % settings_.slots]);
+    };
     if (settings_.split) {
         for (std::uint32_t i = 0; i < count; ++i) {
-            const SendQueue& sends = queues_[flow.first_queue + i].sends;
-            if (sends.full() || (reused && !sends.retired(before))) return false;
+            const Queue& queue = queues_[flow.first_queue + i];
+            if (!queue.sends.has_room(requests_a_part_) || !slot_is_free(queue)) return false;
         }
         return true;
     }
-    if (queues_[flow.first_queue + flow.sent % count].sends.full()) return false;
-    return !reused || queues_[flow.first_queue + before % count].sends.retired(before / count);
+    if (!queues_[flow.first_queue + flow.sent % count].sends.has_room(requests_a_part_)) return false;
+    return slot_is_free(queues_[flow.first_queue + before % count]);
 }
 
 bool VerbsTransport::busy(std::uint32_t connection) const {
@@ -49,14 +52,15 @@ bool VerbsTransport::send(std::uint32_t connection, const Frame& frame, SendTime
     std::uint8_t* const source = flow.slots + slot * flow.slot_bytes;
     if (verify_) Pattern(frame).fill(source, 0, frame.bytes);
     const std::uint32_t count = settings_.queue_pairs;
+    const bool data_first = frame.bytes > data_first_above_;
     if (settings_.split) {
         for (std::uint32_t i = 0; i < count; ++i) {
             add_part(queues_[flow.first_queue + i], flow, frame.call_id, slot,
-                     Part::of(frame.bytes, i, count), source);
+                     Part::of(frame.bytes, i, count), source, data_first);
         }
     } else {
         add_part(queues_[flow.first_queue + flow.sent % count], flow, frame.call_id, slot, {0, frame.bytes},
-                 source);
+                 source, data_first);
     }
     ++flow.sent;
     moved_ += frame.bytes;
@@ -64,18 +68,32 @@ bool VerbsTransport::send(std::uint32_t connection, const Frame& frame, SendTime
     return true;
 }
 
+// What a queue pair carries of a message: one request, or as NCCL has it for adaptive routing (net_ib/p2p.cc,
+// ncclIbMultiSend) two, an empty part's too.
 void VerbsTransport::add_part(Queue& queue, const Flow& flow, std::uint32_t call_id, std::uint64_t slot,
-                              Part part, const std::uint8_t* source) {
+                              Part part, const std::uint8_t* source, bool data_first) {
+    if (data_first) {
+        add_request(queue, flow, slot, part, source).opcode = IBV_WR_RDMA_WRITE;
+        ++stats_.data_first;
+        mark(queue);
+        part.bytes = 0;
+    }
+    ibv_send_wr& request = add_request(queue, flow, slot, part, source);
+    request.opcode = settings_.mode == VerbsMode::kWrite ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND_WITH_IMM;
+    request.imm_data = Immediate::of_call(call_id, data_first);
+    if (verify_) queue.last_of_slot[slot] = queue.sends.last();
+    mark(queue);
+}
+
+// A request without an operation yet, of a part of the message in a slot.
+ibv_send_wr& VerbsTransport::add_request(Queue& queue, const Flow& flow, std::uint64_t slot, Part part,
+                                         const std::uint8_t* source) {
     ibv_sge* piece = nullptr;
     ibv_send_wr& request = queue.sends.add(piece);
     if (settings_.mode == VerbsMode::kWrite) {
-        request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
         request.wr.rdma.remote_addr = flow.remote_address + slot * flow.remote_stride + part.offset;
         request.wr.rdma.rkey = flow.remote_rkey;
-    } else {
-        request.opcode = IBV_WR_SEND_WITH_IMM;
     }
-    request.imm_data = Immediate::of_call(call_id);
     if (part.bytes > 0) {
         *piece = {endpoint_->address_of(source) + part.offset, static_cast<std::uint32_t>(part.bytes),
                   endpoint_->lkey()};
@@ -86,7 +104,7 @@ void VerbsTransport::add_part(Queue& queue, const Flow& flow, std::uint32_t call
             ++stats_.inlined;
         }
     }
-    mark(queue);
+    return request;
 }
 
 void VerbsTransport::send_credit(std::uint32_t connection, std::uint64_t messages) {
@@ -227,7 +245,7 @@ bool VerbsTransport::take_data(Queue& queue, const ibv_wc& completion, Nanos now
     const auto lane = static_cast<std::uint32_t>(&queue - queues_.data()) - flow.first_queue;
     const std::uint32_t request = queue.receives.take();
     if ((completion.wc_flags & IBV_WC_WITH_IMM) == 0 || immediate.credit ||
-        !flow.arrivals.put(lane, {immediate.value, completion.byte_len, request})) {
+        !flow.arrivals.put(lane, {immediate.value, completion.byte_len, request, immediate.data_first})) {
         lose(flow, sink, Code::kProtocol,
              "unexpected on " + describe(flow, queue) + ": " +
                  (immediate.credit ? "a credit where messages come" : "more messages than it may send"));
@@ -245,18 +263,26 @@ bool VerbsTransport::deliver(Flow& flow, Nanos now, Sink& sink) {
     const std::uint32_t first = arrivals.first_queue(flow.delivered);
     const std::uint32_t count = arrivals.queue_count();
     const std::uint32_t call_id = arrivals.front(first).call_id;
+    const bool data_first = arrivals.front(first).data_first;
     Frame frame;
     if (!sink.expect(flow.connection, call_id, frame)) return false;
-    frame.bytes = 0;
+    const std::uint64_t due_bytes = std::exchange(frame.bytes, 0);
     for (std::uint32_t i = 0; i < count; ++i) {
         const Arrivals::Arrival& arrival = arrivals.front(first + i);
         frame.bytes += arrival.bytes;
-        if (arrival.call_id != call_id) {
+        if (arrival.call_id != call_id || arrival.data_first != data_first) {
             lose(flow, sink, Code::kProtocol,
                  "parts of one message from rank " + std::to_string(peer_of(flow)) + " name calls " +
-                     std::to_string(call_id) + " and " + std::to_string(arrival.call_id));
+                     std::to_string(call_id) + " and " + std::to_string(arrival.call_id) +
+                     (arrival.data_first != data_first ? ", and not all came after their data" : ""));
             return false;
         }
+    }
+    if (data_first) {
+        // A plain write says no size at the receiver, and the immediate has no room for it.
+        if (frame.bytes > 0 || due_bytes <= data_first_above_)
+            return refuse_data_first(flow, frame, due_bytes, sink);
+        frame.bytes = due_bytes;
     }
     if (!sink.on_header(flow.connection, frame, now)) return false;
     if (verify_ && !same_pattern(flow, frame, sink)) return false;
@@ -289,7 +315,7 @@ bool VerbsTransport::same_pattern(Flow& flow, const Frame& frame, Sink& sink) {
     for (std::uint32_t i = 0; i < count; ++i) {
         const Part part = Part::of(frame.bytes, i, count);
         const Arrivals::Arrival& arrival = arrivals.front(first + i);
-        if (arrival.bytes != part.bytes) {
+        if (!arrival.data_first && arrival.bytes != part.bytes) {
             lose(flow, sink, Code::kSizeMismatch,
                  "part " + std::to_string(i) + " of a message from rank " + std::to_string(peer_of(flow)) +
                      ": expected " + std::to_string(part.bytes) + " bytes, found " +
@@ -312,13 +338,25 @@ bool VerbsTransport::same_pattern(Flow& flow, const Frame& frame, Sink& sink) {
     return true;
 }
 
+bool VerbsTransport::refuse_data_first(Flow& flow, const Frame& frame, std::uint64_t due_bytes, Sink& sink) {
+    lose(flow, sink, Code::kSizeMismatch,
+         "a message of call " + std::to_string(frame.call_id) + " from rank " +
+             std::to_string(peer_of(flow)) + " came as " +
+             (data_first_above_ == kNever
+                  ? std::string("data and then their immediate, which this rank does not do")
+                  : "messages longer than transport.ar_threshold_bytes=" + std::to_string(data_first_above_) +
+                        " do, with " + std::to_string(frame.bytes) + " bytes beside its immediate") +
+             ": expected " + std::to_string(due_bytes) + " bytes");
+    return false;
+}
+
 bool VerbsTransport::take_credit(Queue& queue, const ibv_wc& completion, Nanos now, Sink& sink) {
     Flow& flow = flows_[queue.flow];
     const Immediate immediate = Immediate::from(completion.imm_data);
     Credit credit;
     std::memcpy(&credit, flow.ring + flow.credits_seen % credit_ring_ * sizeof credit, sizeof credit);
     const bool right = (completion.wc_flags & IBV_WC_WITH_IMM) != 0 && immediate.credit &&
-                       immediate.value == (flow.credits_seen & Immediate::kMost) &&
+                       immediate.value == (flow.credits_seen & Immediate::kMostCredit) &&
                        credit.number == flow.credits_seen && credit.granted >= flow.granted &&
                        credit.granted <= flow.sent + settings_.slots;
     if (!right) {
@@ -362,6 +400,23 @@ void VerbsTransport::tell_troubles(Sink& sink) {
         }
         for (Flow& flow : flows_) lose(flow, sink, Code::kTransport, trouble.text);
     }
+}
+
+std::string VerbsTransport::unfinished() const {
+    const auto waits = std::find_if(queues_.begin(), queues_.end(),
+                                    [](const Queue& queue) { return queue.sends.outstanding() > 0; });
+    if (waits == queues_.end()) return {};
+    std::string text = std::to_string(outstanding_) + " requests are not acknowledged, the first on " +
+                       describe(flows_[waits->flow], *waits);
+    const double limit_s = static_cast<double>(program_.header.timeout_ns) / 1e9;
+    if (settings_.timeout == 0) {
+        return text + "; the device waits for them without end (transport.timeout=0): set it to hear more";
+    }
+    const double gives_up_s = retries_exhausted_s(settings_.timeout, settings_.retry_count);
+    if (gives_up_s < limit_s) return text;
+    return text + "; the device gives up after " + seconds_text(gives_up_s) +
+           " at the earliest (transport.timeout, transport.retry_cnt), which is not before timeout=" +
+           seconds_text(limit_s) + ": raise timeout, or lower one of these, to hear its word";
 }
 
 std::string VerbsTransport::describe(const Flow& flow, const Queue& queue) const {

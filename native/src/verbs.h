@@ -46,6 +46,8 @@ class VerbsTransport {
     bool busy(std::uint32_t connection) const;
     bool send(std::uint32_t connection, const Frame& frame, SendTimes& times);
     void send_credit(std::uint32_t connection, std::uint64_t messages);
+    // At a stall: requests that nobody acknowledged, and when the device will say so.
+    std::string unfinished() const;
     bool drained() const { return outstanding_ == 0 && due_.empty(); }
     std::uint64_t moved() const { return moved_; }
 
@@ -64,6 +66,8 @@ class VerbsTransport {
     };
     static_assert(sizeof(Credit) == 64);
 
+    static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+
     struct Queue {
         std::uint32_t flow = 0;
         VerbsHandle<ibv_qp> pair;
@@ -71,6 +75,8 @@ class VerbsTransport {
         VerbsQueuePair remote;
         SendQueue sends;
         ReceiveQueue receives;
+        // With the verify flag: of each slot, the request that sent from it last.
+        std::vector<std::uint32_t> last_of_slot;
         bool dirty = false;  // in dirty_
         bool silent = false;
     };
@@ -119,6 +125,8 @@ class VerbsTransport {
     void make_queues();
     void connect_flow(Flow& flow, const VerbsCard& card);
     VerbsCard card() const;
+    std::string used() const;  // see Opened
+    std::string gid_why() const;
     void require_same(const VerbsCard& card, std::uint32_t rank) const;
 
     bool look();
@@ -129,8 +137,13 @@ class VerbsTransport {
     void note_event(const ibv_async_event& event);
 
     bool sendable(const Flow& flow) const;
+    std::uint32_t send_depth(const Flow& flow) const {
+        return 2 * settings_.slots * (flow.sends ? requests_a_part_ : 1);
+    }
     void add_part(Queue& queue, const Flow& flow, std::uint32_t call_id, std::uint64_t slot, Part part,
-                  const std::uint8_t* source);
+                  const std::uint8_t* source, bool data_first);
+    ibv_send_wr& add_request(Queue& queue, const Flow& flow, std::uint64_t slot, Part part,
+                             const std::uint8_t* source);
     bool credit_room(const Flow& flow) const;
     void add_credit(Flow& flow);
     void mark(Queue& queue);
@@ -142,6 +155,7 @@ class VerbsTransport {
     bool take_data(Queue& queue, const ibv_wc& completion, Nanos now, Sink& sink);
     bool take_credit(Queue& queue, const ibv_wc& completion, Nanos now, Sink& sink);
     bool deliver(Flow& flow, Nanos now, Sink& sink);
+    bool refuse_data_first(Flow& flow, const Frame& frame, std::uint64_t due_bytes, Sink& sink);
     bool same_pattern(Flow& flow, const Frame& frame, Sink& sink);
     void free_if_sendable(Flow& flow, Sink& sink);
     void lose(Flow& flow, Sink& sink, Code code, const std::string& text);
@@ -157,6 +171,9 @@ class VerbsTransport {
     const bool verify_;
     const std::uint32_t credit_ring_;  // credits in a ring: a sender has never more of them unread
     std::uint64_t message_bytes_ = 0;  // the longest
+    // Longer messages go as a plain write, and an empty write with their immediate after it.
+    std::uint64_t data_first_above_ = kNever;
+    std::uint32_t requests_a_part_ = 1;  // at most
 
     std::optional<VerbsEndpoint> endpoint_;
     std::uint8_t* source_ = nullptr;

@@ -11,7 +11,7 @@
 namespace genie {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x31425647;  // "GVB1"
+constexpr std::uint32_t kMagic = 0x32425647;  // "GVB2"
 constexpr std::size_t kLeastFlowBytes = 4 + 2 + 1 + 8 + 8 + 8;
 
 class Writer {
@@ -80,7 +80,7 @@ std::vector<std::uint8_t> VerbsCard::bytes() const {
     Writer out;
     out.put(kMagic).put(gid).put(lid).put(link_layer).put(mtu).put(mode);
     out.put(std::uint8_t{split}).put(std::uint8_t{verify});
-    out.put(queue_pairs).put(slots).put(rkey).put(message_bytes);
+    out.put(queue_pairs).put(slots).put(rkey).put(message_bytes).put(data_first_above);
     out.put(static_cast<std::uint32_t>(flows.size()));
     for (const VerbsFlowCard& flow : flows) {
         out.put(flow.peer).put(flow.channel).put(std::uint8_t{flow.sends});
@@ -98,7 +98,11 @@ VerbsCard VerbsCard::parse(std::span<const std::uint8_t> bytes, std::uint32_t ra
     if (magic != kMagic) in.wrong("it does not begin as one");
     in.get(card.gid).get(card.lid).get(card.link_layer).get(card.mtu).get(card.mode);
     in.get(card.split).get(card.verify);
-    in.get(card.queue_pairs).get(card.slots).get(card.rkey).get(card.message_bytes);
+    in.get(card.queue_pairs)
+        .get(card.slots)
+        .get(card.rkey)
+        .get(card.message_bytes)
+        .get(card.data_first_above);
     if (card.queue_pairs == 0 || card.queue_pairs > kMostQueuePairs) in.wrong("its number of queue pairs");
     if (card.mtu < IBV_MTU_256 || card.mtu > IBV_MTU_4096) in.wrong("its MTU");
     std::uint32_t count = 0;

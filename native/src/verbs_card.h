@@ -40,7 +40,8 @@ struct VerbsCard {
     std::uint32_t queue_pairs = 0;
     std::uint32_t slots = 0;
     std::uint32_t rkey = 0;
-    std::uint64_t message_bytes = 0;  // the longest that a slot takes
+    std::uint64_t message_bytes = 0;     // the longest that a slot takes
+    std::uint64_t data_first_above = 0;  // bytes: longer messages go before their immediate
     std::vector<VerbsFlowCard> flows;
 
     std::vector<std::uint8_t> bytes() const;

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "failure.h"
+#include "json.h"
 
 namespace genie {
 namespace {
@@ -93,15 +94,6 @@ const char* state_text(ibv_port_state state) {
     }
 }
 
-std::string quoted(const std::string& text) {
-    std::string out = "\"";
-    for (const char c : text) {
-        if (c == '"' || c == '\\') out += '\\';
-        if (static_cast<unsigned char>(c) >= 0x20) out += c;
-    }
-    return out + '"';
-}
-
 std::string guid_text(std::uint64_t network_order) {
     std::array<std::uint8_t, 8> bytes{};
     std::memcpy(bytes.data(), &network_order, bytes.size());
@@ -115,42 +107,43 @@ std::string guid_text(std::uint64_t network_order) {
     return out;
 }
 
-template <class Item, class Text>
-std::string joined(const std::vector<Item>& items, const Text& text) {
-    std::string out;
-    for (const Item& item : items) out += (out.empty() ? "" : ", ") + text(item);
-    return "[" + out + "]";
-}
-
 std::string gid_json(const VerbsGid& gid) {
-    return "{\"index\": " + std::to_string(gid.index) + ", \"gid\": " + quoted(gid_text(gid.bytes)) +
-           ", \"type\": " + quoted(gid_type_text(gid.type)) + ", \"interface\": " + quoted(gid.interface) +
-           "}";
+    return JsonObject()
+        .number("index", gid.index)
+        .text("gid", gid_text(gid.bytes))
+        .text("type", gid_type_text(gid.type))
+        .text("interface", gid.interface)
+        .done();
 }
 
 std::string port_json(const VerbsPort& port) {
     const ibv_port_attr& attributes = port.attributes;
-    return "{\"port\": " + std::to_string(port.number) +
-           ", \"state\": " + quoted(state_text(attributes.state)) +
-           ", \"link_layer\": " + quoted(port.ethernet() ? "Ethernet" : "InfiniBand") +
-           ", \"active_mtu_bytes\": " + std::to_string(mtu_bytes(attributes.active_mtu)) +
-           ", \"max_mtu_bytes\": " + std::to_string(mtu_bytes(attributes.max_mtu)) +
-           ", \"max_message_bytes\": " + std::to_string(attributes.max_msg_sz) +
-           ", \"lid\": " + std::to_string(attributes.lid) + ", \"gids\": " + joined(port.gids, gid_json) +
-           ", \"chosen_gid\": {\"index\": " + std::to_string(port.chosen.index) +
-           ", \"why\": " + quoted(port.chosen.why) + "}}";
+    return JsonObject()
+        .number("port", port.number)
+        .text("state", state_text(attributes.state))
+        .text("link_layer", port.layer_text())
+        .number("active_mtu_bytes", mtu_bytes(attributes.active_mtu))
+        .number("max_mtu_bytes", mtu_bytes(attributes.max_mtu))
+        .number("max_message_bytes", attributes.max_msg_sz)
+        .number("lid", attributes.lid)
+        .raw("gids", json_list(port.gids, gid_json))
+        .raw("chosen_gid",
+             JsonObject().number("index", port.chosen.index).text("why", port.chosen.why).done())
+        .done();
 }
 
 std::string device_json(const VerbsDevice& device) {
     const ibv_device_attr& attributes = device.attributes;
-    return "{\"name\": " + quoted(device.name) +
-           ", \"node_guid\": " + quoted(guid_text(attributes.node_guid)) +
-           ", \"firmware\": " + quoted(attributes.fw_ver) +
-           ", \"max_qp\": " + std::to_string(attributes.max_qp) +
-           ", \"max_qp_wr\": " + std::to_string(attributes.max_qp_wr) +
-           ", \"max_cqe\": " + std::to_string(attributes.max_cqe) +
-           ", \"max_mr\": " + std::to_string(attributes.max_mr) +
-           ", \"ports\": " + joined(device.ports, port_json) + "}";
+    return JsonObject()
+        .text("name", device.name)
+        .text("node_guid", guid_text(attributes.node_guid))
+        .text("firmware", attributes.fw_ver)
+        .number("max_qp", attributes.max_qp)
+        .number("max_qp_wr", attributes.max_qp_wr)
+        .number("max_cqe", attributes.max_cqe)
+        .number("max_mr", attributes.max_mr)
+        .raw("ports", json_list(device.ports, port_json))
+        .done();
 }
 
 }  // namespace
@@ -253,8 +246,11 @@ std::vector<VerbsDevice> list_devices(const VerbsLibrary& library) {
     return devices;
 }
 
-std::string devices_json(const std::vector<VerbsDevice>& devices) {
-    return "{\"devices\": " + joined(devices, device_json) + "}";
+std::string devices_json(const VerbsLibrary& library, const std::vector<VerbsDevice>& devices) {
+    return JsonObject()
+        .raw("devices", json_list(devices, device_json))
+        .flag("relaxed_ordering", library.reg_mr_iova2 != nullptr)
+        .done();
 }
 
 }  // namespace genie

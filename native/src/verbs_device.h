@@ -35,6 +35,7 @@ struct VerbsPort {
     GidChoice chosen;
 
     bool ethernet() const { return attributes.link_layer == IBV_LINK_LAYER_ETHERNET; }
+    const char* layer_text() const { return ethernet() ? "Ethernet" : "InfiniBand"; }
     bool active() const { return attributes.state == IBV_PORT_ACTIVE; }
 };
 
@@ -63,6 +64,6 @@ VerbsDevice describe_device(const VerbsLibrary& library, ibv_context* context, c
 std::vector<VerbsDevice> list_devices(const VerbsLibrary& library);
 
 // What `genie-agent-dl verbs list` prints: a JSON object, docs/transport-verbs.md says of what.
-std::string devices_json(const std::vector<VerbsDevice>& devices);
+std::string devices_json(const VerbsLibrary& library, const std::vector<VerbsDevice>& devices);
 
 }  // namespace genie

@@ -78,6 +78,7 @@ VerbsEndpoint::VerbsEndpoint(const VerbsLibrary& library, const VerbsSettings& s
     : library_(library), settings_(settings), rank_(rank) {
     open_device(own_ipv4);
     choose_port();
+    choose_ordering();
     set_nonblocking(context_->async_fd);
     inline_bytes_ = settings.inline_bytes;
 }
@@ -174,6 +175,19 @@ void VerbsEndpoint::choose_port() {
     }
 }
 
+// As NCCL does (NCCL_IB_PCI_RELAXED_ORDERING): whether the library can ask decides, not the device. What is
+// written may then become visible in any order, but all of it before its completion, and nothing here is
+// read sooner.
+void VerbsEndpoint::choose_ordering() {
+    const bool can = library_.reg_mr_iova2 != nullptr;
+    if (!can && settings_.pci_relaxed_ordering == VerbsChoice::kYes) {
+        fail(
+            "transport.pci_relaxed_ordering=true, but libibverbs on this host has no ibv_reg_mr_iova2: "
+            "expected rdma-core 28 or newer; update it, or set this to auto");
+    }
+    relaxed_ordering_ = can && settings_.pci_relaxed_ordering != VerbsChoice::kNo;
+}
+
 void VerbsEndpoint::reserve(std::size_t region_bytes, std::uint64_t completions) {
     const ibv_device_attr& can = device_.attributes;
     need(device_.name, "max_cqe", static_cast<std::uint64_t>(std::max(0, can.max_cqe)), completions,
@@ -183,8 +197,11 @@ void VerbsEndpoint::reserve(std::size_t region_bytes, std::uint64_t completions)
     if (domain_ == nullptr)
         fail_errno(Code::kTransport, "cannot make a protection domain on " + device_.name);
     region_.emplace(region_bytes);
-    memory_ = {library_.reg_mr(domain_.get(), region_->data(), region_->size(),
-                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
+    constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    memory_ = {relaxed_ordering_
+                   ? library_.reg_mr_iova2(domain_.get(), region_->data(), region_->size(),
+                                           address_of(region_->data()), kAccess | IBV_ACCESS_RELAXED_ORDERING)
+                   : library_.reg_mr(domain_.get(), region_->data(), region_->size(), kAccess),
                {library_.dereg_mr}};
     if (memory_ == nullptr) {
         fail(with_reason("cannot register " + mebibytes(region_->size()) + " of memory with " + device_.name,

@@ -88,6 +88,8 @@ class VerbsEndpoint {
     std::uint32_t lkey() const { return memory_->lkey; }
     std::uint32_t rkey() const { return memory_->rkey; }
     std::uint32_t inline_bytes() const { return inline_bytes_; }
+    // Whether relaxed ordering was asked for; what the device and the root complex make of it nobody says.
+    bool relaxed_ordering() const { return relaxed_ordering_; }
     const VerbsDevice& device() const { return device_; }
     const VerbsPort& port() const { return *port_; }
     const VerbsGid& gid() const { return gid_; }
@@ -98,6 +100,7 @@ class VerbsEndpoint {
   private:
     void open_device(std::uint32_t own_ipv4);
     void choose_port();
+    void choose_ordering();
     void modify(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const char* into, std::uint32_t rank);
 
     const VerbsLibrary& library_;
@@ -108,6 +111,7 @@ class VerbsEndpoint {
     VerbsGid gid_;
     ibv_mtu mtu_ = IBV_MTU_1024;
     std::uint32_t inline_bytes_ = 0;
+    bool relaxed_ordering_ = false;
     unsigned unacknowledged_ = 0;  // events of the completion channel
 
     // In the order of their making.

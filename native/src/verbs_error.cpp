@@ -61,9 +61,15 @@ std::string completion_status_name(ibv_wc_status status) { return name_of(kStatu
 std::string device_event_name(ibv_event_type type) { return name_of(kEvents, type, "event"); }
 
 std::string ack_timeout_text(std::uint8_t timeout) {
-    if (timeout == 0) return "no limit";
+    return timeout == 0 ? "no limit" : seconds_text(retries_exhausted_s(timeout, 0));
+}
+
+double retries_exhausted_s(std::uint8_t timeout, std::uint8_t retry_count) {
+    return 4.096e-6 * static_cast<double>(std::uint64_t{1} << timeout) * (retry_count + 1);
+}
+
+std::string seconds_text(double seconds) {
     char text[32];
-    const double seconds = 4.096e-6 * static_cast<double>(std::uint64_t{1} << timeout);
     if (seconds < 0.1) {
         std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
     } else {

@@ -55,6 +55,7 @@ VerbsLibrary load() {
     find(library, "ibv_destroy_qp", table.destroy_qp);
     find(library, "ibv_get_async_event", table.get_async_event);
     find(library, "ibv_ack_async_event", table.ack_async_event);
+    table.reg_mr_iova2 = reinterpret_cast<decltype(table.reg_mr_iova2)>(::dlsym(library, "ibv_reg_mr_iova2"));
     table.query_gid_table =
         reinterpret_cast<decltype(table.query_gid_table)>(::dlsym(library, "_ibv_query_gid_table"));
     return table;

@@ -38,6 +38,8 @@ struct VerbsLibrary {
     decltype(&::ibv_destroy_qp) destroy_qp = nullptr;
     decltype(&::ibv_get_async_event) get_async_event = nullptr;
     decltype(&::ibv_ack_async_event) ack_async_event = nullptr;
+    // Null in rdma-core before 28.
+    ibv_mr* (*reg_mr_iova2)(ibv_pd*, void*, std::size_t, std::uint64_t, unsigned) = nullptr;
     // Null in rdma-core before 32.
     ssize_t (*query_gid_table)(ibv_context*, ibv_gid_entry*, std::size_t, std::uint32_t,
                                std::size_t) = nullptr;

@@ -20,6 +20,7 @@ struct VerbsStats {
     std::uint64_t signalled = 0;      // of the sends
     std::uint64_t inlined = 0;        // of the sends
     std::uint64_t credits = 0;        // of the sends
+    std::uint64_t data_first = 0;     // of the sends: plain writes, whose immediate follows in another
     std::uint64_t receives = 0;       // posted
     std::uint64_t receive_posts = 0;  // calls of ibv_post_recv
     std::uint64_t polls = 0;          // calls of ibv_poll_cq
@@ -28,21 +29,28 @@ struct VerbsStats {
     std::uint64_t sleeps = 0;
 };
 
-// The 32 bits that travel with a message: a call's id, or a credit's number under the topmost bit.
+// The 32 bits that travel with a message: a call's id, with the second bit set if the data came before in a
+// write of their own; or a credit's number under the topmost bit.
 struct Immediate {
     static constexpr std::uint32_t kCredit = 1U << 31;
-    static constexpr std::uint32_t kMost = kCredit - 1;
+    static constexpr std::uint32_t kMostCredit = kCredit - 1;
+    static constexpr std::uint32_t kDataFirst = 1U << 30;
+    static constexpr std::uint32_t kMostCall = kDataFirst - 1;
 
     std::uint32_t value = 0;
     bool credit = false;
+    bool data_first = false;
 
-    static std::uint32_t of_call(std::uint32_t call_id) { return htonl(call_id); }
+    static std::uint32_t of_call(std::uint32_t call_id, bool data_first = false) {
+        return htonl(call_id | (data_first ? kDataFirst : 0));
+    }
     static std::uint32_t of_credit(std::uint64_t number) {
-        return htonl(kCredit | static_cast<std::uint32_t>(number & kMost));
+        return htonl(kCredit | static_cast<std::uint32_t>(number & kMostCredit));
     }
     static Immediate from(std::uint32_t network_order) {
         const std::uint32_t host = ntohl(network_order);
-        return {host & kMost, (host & kCredit) != 0};
+        if ((host & kCredit) != 0) return {host & kMostCredit, true, false};
+        return {host & kMostCall, false, (host & kDataFirst) != 0};
     }
 };
 
@@ -92,13 +100,13 @@ class SendQueue {
     }
 
     std::uint32_t depth() const { return depth_; }
-    bool full() const { return added_ - retired_ >= depth_; }
+    bool has_room(std::uint32_t requests) const { return added_ - retired_ + requests <= depth_; }
     // Requests that are not known to be complete, posted or not.
     std::uint32_t outstanding() const { return added_ - retired_; }
-    // Whether the `number`th request of all, from 0, is complete.
-    bool retired(std::uint64_t number) const {
-        return static_cast<std::int32_t>(retired_ - static_cast<std::uint32_t>(number)) > 0;
-    }
+    // The number of the request that was added last; numbers begin at 0, and begin again after 2^32.
+    std::uint32_t last() const { return added_ - 1; }
+    // Whether the request of this number is complete; of two thousand million at most since then.
+    bool retired(std::uint32_t number) const { return static_cast<std::int32_t>(retired_ - number) > 0; }
     bool chain_full() const { return length_ == chain_.size(); }
     bool chain_empty() const { return length_ == 0; }
 
@@ -231,6 +239,7 @@ class Arrivals {
         std::uint32_t call_id = 0;
         std::uint32_t bytes = 0;
         std::uint32_t request = 0;  // of the receive ring
+        bool data_first = false;    // its bytes came before, in a write that says no size
     };
 
     void set_up(std::uint32_t queues, std::uint32_t slots, bool split) {

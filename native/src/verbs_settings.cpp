@@ -10,6 +10,10 @@ Integer ranged(Settings& settings, const char* key, std::int64_t least, std::int
     return static_cast<Integer>(settings.number(key, least, most));
 }
 
+VerbsChoice choice(Settings& settings, const char* key) {
+    return static_cast<VerbsChoice>(settings.word(key, {"auto", "false", "true"}));
+}
+
 }  // namespace
 
 VerbsSettings VerbsSettings::parse(const Program& program) {
@@ -35,7 +39,15 @@ VerbsSettings VerbsSettings::parse(const Program& program) {
     out.slots = ranged<std::uint32_t>(given, "slots", 1, kMostSlots);
     out.credit_every = ranged<std::uint32_t>(given, "credit_every", 1, out.slots);
     out.inline_bytes = ranged<std::uint32_t>(given, "inline_bytes", 0, 4096);
+    out.adaptive_routing = choice(given, "adaptive_routing");
+    out.ar_threshold_bytes = ranged<std::uint64_t>(given, "ar_threshold_bytes", 0, kMostArThresholdBytes);
+    out.pci_relaxed_ordering = choice(given, "pci_relaxed_ordering");
     given.done();
+    if (out.adaptive_routing == VerbsChoice::kYes && out.mode == VerbsMode::kSend) {
+        throw Failure(Code::kProtocol,
+                      "settings of transport verbs: adaptive_routing=true sends data as writes, found "
+                      "mode=send: expected mode=write");
+    }
     if (out.completion == VerbsCompletion::kEvents && program.header.spin_ns > 0) {
         throw Failure(Code::kProtocol,
                       "settings of transport verbs: completion=events never spins, but the "

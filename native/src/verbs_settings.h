@@ -10,9 +10,11 @@ namespace genie {
 
 enum class VerbsMode : std::uint8_t { kWrite, kSend };                    // which operation carries a message
 enum class VerbsCompletion : std::uint8_t { kBusy, kAdaptive, kEvents };  // how a rank waits for one
+enum class VerbsChoice : std::uint8_t { kAuto, kNo, kYes };
 
 constexpr std::uint32_t kMostQueuePairs = 128;  // of one connection and direction, as NCCL allows
 constexpr std::uint32_t kMostSlots = 1024;
+constexpr std::int64_t kMostArThresholdBytes = (std::int64_t{1} << 32) - 1;  // no message is longer
 
 struct VerbsSettings {
     std::string device;  // "": the one that has the rank's address, or the only one
@@ -34,6 +36,13 @@ struct VerbsSettings {
     std::uint32_t slots = 8;         // messages a receiver lets come before it has seen any
     std::uint32_t credit_every = 1;  // messages for one credit
     std::uint32_t inline_bytes = 64;
+    // Whether data go first, as a plain write, and then an empty write with the immediate (auto: on
+    // InfiniBand), and the messages that are longer than this only.
+    VerbsChoice adaptive_routing = VerbsChoice::kAuto;
+    std::uint64_t ar_threshold_bytes = 8192;
+    // Whether the device's writes to memory may overtake one another on PCI Express (auto: where libibverbs
+    // can ask for it).
+    VerbsChoice pci_relaxed_ordering = VerbsChoice::kAuto;
 
     // Throws Failure (kProtocol): a key is missing, unknown or out of its range.
     static VerbsSettings parse(const Program& program);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "json.h"
 #include "verbs.h"
 
 namespace genie {
@@ -35,10 +36,12 @@ VerbsTransport::VerbsTransport(const RankContext& context, const VerbsLibrary& l
 
 VerbsTransport::~VerbsTransport() {
     if (!log_ || stats_.doorbells == 0) return;
-    log_(std::to_string(stats_.sends) + " sends (" + std::to_string(stats_.credits) +
-         " of them credits) in " + std::to_string(stats_.doorbells) + " doorbells, " +
-         std::to_string(stats_.completions) + " completions in " + std::to_string(stats_.polls) + " polls (" +
-         std::to_string(stats_.empty_polls) + " empty), " + std::to_string(stats_.sleeps) + " sleeps");
+    log_(
+        std::to_string(stats_.sends) + " sends (" + std::to_string(stats_.credits) + " of them credits" +
+        (stats_.data_first == 0 ? "" : ", " + std::to_string(stats_.data_first) + " data before immediates") +
+        ") in " + std::to_string(stats_.doorbells) + " doorbells, " + std::to_string(stats_.completions) +
+        " completions in " + std::to_string(stats_.polls) + " polls (" + std::to_string(stats_.empty_polls) +
+        " empty), " + std::to_string(stats_.sleeps) + " sleeps");
 }
 
 Opened VerbsTransport::open() {
@@ -50,20 +53,56 @@ Opened VerbsTransport::open() {
                                             " bytes (max_msg_sz), a call has " +
                                             std::to_string(message_bytes_) + ": lower chunk_bytes");
     }
+    const bool infiniband = !endpoint_->port().ethernet();
+    if (settings_.adaptive_routing == VerbsChoice::kYes ||
+        (settings_.adaptive_routing == VerbsChoice::kAuto && infiniband &&
+         settings_.mode == VerbsMode::kWrite)) {
+        data_first_above_ = settings_.ar_threshold_bytes;
+        requests_a_part_ = 2;
+    }
     place_flows();
     make_queues();
     if (log_) {
         log_(endpoint_->where() + ", GID index " + std::to_string(endpoint_->gid().index) + " " +
-             gid_text(endpoint_->gid().bytes) + " (" +
-             (settings_.gid_index >= 0 ? "as configured" : endpoint_->port().chosen.why) + "), MTU " +
+             gid_text(endpoint_->gid().bytes) + " (" + gid_why() + "), MTU " +
              std::to_string(mtu_bytes(endpoint_->mtu())) + ", " + std::to_string(queues_.size()) +
-             " queue pairs");
+             " queue pairs" +
+             (data_first_above_ == kNever
+                  ? ""
+                  : ", data before immediates above " + std::to_string(data_first_above_) + " bytes") +
+             (endpoint_->relaxed_ordering() ? ", relaxed ordering asked for" : ""));
         if (endpoint_->inline_bytes() < settings_.inline_bytes) {
             log_("the device takes " + std::to_string(endpoint_->inline_bytes()) + " bytes inline, not " +
                  std::to_string(settings_.inline_bytes));
         }
     }
-    return {0, card().bytes()};
+    return {0, card().bytes(), used()};
+}
+
+std::string VerbsTransport::used() const {
+    const VerbsPort& port = endpoint_->port();
+    const VerbsGid& gid = endpoint_->gid();
+    JsonObject out;
+    out.text("device", endpoint_->device().name)
+        .text("firmware", endpoint_->device().attributes.fw_ver)
+        .number("port", port.number)
+        .text("link_layer", port.layer_text())
+        .number("gid_index", gid.index)
+        .text("gid", gid_text(gid.bytes))
+        .text("gid_type", gid_type_text(gid.type))
+        .text("gid_why", gid_why())
+        .text("interface", gid.interface)
+        .number("lid", port.attributes.lid)
+        .number("mtu_bytes", mtu_bytes(endpoint_->mtu()))
+        .number("queue_pairs", queues_.size())
+        .number("inline_bytes", endpoint_->inline_bytes())
+        .flag("relaxed_ordering", endpoint_->relaxed_ordering());
+    if (data_first_above_ == kNever) return out.none("data_first_above_bytes").done();
+    return out.number("data_first_above_bytes", data_first_above_).done();
+}
+
+std::string VerbsTransport::gid_why() const {
+    return settings_.gid_index >= 0 ? "as configured" : endpoint_->port().chosen.why;
 }
 
 // Which directions of which connections carry data, and how long a message gets.
@@ -88,9 +127,9 @@ void VerbsTransport::plan_flows() {
         if (receives[c] != 0) ends_[c].in = add(c, false);
     }
     for (const Call& call : program_.calls) {
-        if (call.call_id > Immediate::kMost) {
+        if (call.call_id > Immediate::kMostCall) {
             throw Failure(Code::kTransport, "call id " + std::to_string(call.call_id) +
-                                                " does not fit the 31 bits that transport verbs has for it");
+                                                " does not fit the 30 bits that transport verbs has for it");
         }
         const TemplatePlan& plan = program_.templates[call.template_index];
         for (std::uint32_t s = 0; s < plan.steps; ++s) {
@@ -125,10 +164,10 @@ void VerbsTransport::place_flows() {
         for (const Flow& flow : flows_) payload += flow.sends || !apart ? slots * slot : receives * part;
     }
     std::uint64_t completions = 0;
-    const std::uint64_t send_depth = 2 * slots;
     for (const Flow& flow : flows_) {
-        completions += settings_.queue_pairs *
-                       (send_depth + ReceiveQueue::depth_for(flow.sends ? credit_ring_ : settings_.slots));
+        completions +=
+            std::uint64_t{settings_.queue_pairs} *
+            (send_depth(flow) + ReceiveQueue::depth_for(flow.sends ? credit_ring_ : settings_.slots));
     }
     endpoint_->reserve(payload + flows_.size() * ring, std::max<std::uint64_t>(1, completions));
     source_ = endpoint_->memory();
@@ -145,7 +184,6 @@ void VerbsTransport::place_flows() {
 
 void VerbsTransport::make_queues() {
     queues_.resize(flows_.size() * settings_.queue_pairs);
-    const std::uint32_t send_depth = 2 * settings_.slots;
     const std::uint64_t part =
         settings_.split ? Part::stride(message_bytes_, settings_.queue_pairs) : aligned(message_bytes_);
     for (std::uint32_t f = 0; f < flows_.size(); ++f) {
@@ -155,9 +193,10 @@ void VerbsTransport::make_queues() {
         for (std::uint32_t i = 0; i < settings_.queue_pairs; ++i) {
             Queue& queue = queues_[flow.first_queue + i];
             queue.flow = f;
-            queue.sends.set_up(flow.first_queue + i, send_depth);
+            queue.sends.set_up(flow.first_queue + i, send_depth(flow));
+            if (verify_ && flow.sends) queue.last_of_slot.resize(settings_.slots);
             queue.receives.set_up(flow.first_queue + i, flow.sends ? credit_ring_ : settings_.slots);
-            queue.pair = endpoint_->make_queue_pair(send_depth, queue.receives.depth());
+            queue.pair = endpoint_->make_queue_pair(send_depth(flow), queue.receives.depth());
             queue.own = {queue.pair->qp_num, random_psn()};
             if (!flow.sends && settings_.mode == VerbsMode::kSend) {
                 for (std::uint32_t r = 0; r < queue.receives.depth(); ++r) {
@@ -185,6 +224,7 @@ VerbsCard VerbsTransport::card() const {
     card.slots = settings_.slots;
     card.rkey = endpoint_->rkey();
     card.message_bytes = message_bytes_;
+    card.data_first_above = data_first_above_;
     for (const Flow& flow : flows_) {
         const Connection& connection = program_.connections[flow.connection];
         VerbsFlowCard& out = card.flows.emplace_back();
@@ -214,6 +254,14 @@ void VerbsTransport::require_same(const VerbsCard& theirs, std::uint32_t rank) c
     same("queue pairs of a connection", own.queue_pairs, theirs.queue_pairs);
     same("slots", own.slots, theirs.slots);
     same("link layer (1 InfiniBand, 2 Ethernet)", own.link_layer, theirs.link_layer);
+    if (own.data_first_above == theirs.data_first_above) return;
+    const auto shown = [](const VerbsCard& card) {
+        return card.data_first_above == kNever ? "off" : "above " + std::to_string(card.data_first_above);
+    };
+    throw Failure(Code::kProtocol,
+                  "rank " + std::to_string(rank) + " has adaptive routing " + shown(theirs) + ", this rank " +
+                      shown(own) + ": expected the same on all ranks",
+                  rank);
 }
 
 void VerbsTransport::connect_all(const std::vector<Endpoint>& endpoints,

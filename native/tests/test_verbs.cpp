@@ -38,7 +38,15 @@ struct Case {
     std::uint32_t window = 0;
     std::uint64_t spin_ns = 0;
     bool shuffled = false;
+    bool infiniband = false;
 };
+
+// As on InfiniBand, but for every message that is longer than 100 bytes.
+Changes data_first(Changes also = {}) {
+    also["adaptive_routing"] = "true";
+    also["ar_threshold_bytes"] = "100";
+    return also;
+}
 
 TEST_CASE("ring all-reduce on the fake device, verified") {
     const Case cases[] = {
@@ -74,6 +82,17 @@ TEST_CASE("ring all-reduce on the fake device, verified") {
          2,
          0,
          true},
+        {"data first", data_first()},
+        {"data first, one slot", data_first({{"slots", "1"}})},
+        {"data first, however short", {{"adaptive_routing", "true"}, {"ar_threshold_bytes", "0"}}},
+        {"data first, many slots", data_first({{"slots", "100"}, {"credit_every", "30"}})},
+        {"data first, in turns",
+         data_first({{"qps_per_connection", "3"}, {"slots", "7"}, {"completion", "busy"}}), 2, 0, true},
+        {"data first, split",
+         data_first({{"qps_per_connection", "4"}, {"split", "1"}, {"completion", "busy"}}), 0, 0, true},
+        {"InfiniBand", {{"ar_threshold_bytes", "5000"}}, 0, 0, false, true},
+        {"InfiniBand, send", {{"mode", "send"}}, 0, 0, false, true},
+        {"strict ordering", {{"pci_relaxed_ordering", "false"}}},
     };
     for (const Case& one : cases) {
         for (const std::uint64_t bytes : {0ULL, 1ULL, 4097ULL, 300'001ULL}) {
@@ -83,6 +102,7 @@ TEST_CASE("ring all-reduce on the fake device, verified") {
                 CAPTURE(verify);
                 FakeDevice::get().reset();
                 FakeDevice::get().shuffled = one.shuffled;
+                if (one.infiniband) FakeDevice::get().port.link_layer = IBV_LINK_LAYER_INFINIBAND;
                 auto builders = ring_job(one.settings, verify, bytes);
                 for (ProgramBuilder& builder : builders) {
                     builder.header.window_messages = one.window;
@@ -175,6 +195,110 @@ TEST_CASE("sixteen messages take one doorbell, their credits another, and the se
     CHECK(FakeDevice::get().complaint == "");
 }
 
+struct Split {
+    const char* name;
+    Changes settings;
+    bool infiniband;
+    std::uint64_t bytes;
+    std::uint64_t requests, data_first;  // of the sender
+};
+
+TEST_CASE("data go first where NCCL sends them first") {
+    const Split cases[] = {
+        {"Ethernet", {}, false, 100'000, 1, 0},
+        {"Ethernet, told", {{"adaptive_routing", "true"}}, false, 100'000, 2, 1},
+        {"InfiniBand", {}, true, 100'000, 2, 1},
+        {"InfiniBand, told not", {{"adaptive_routing", "false"}}, true, 100'000, 1, 0},
+        {"InfiniBand, send", {{"mode", "send"}}, true, 100'000, 1, 0},
+        {"as long as the threshold", {}, true, 8192, 1, 0},
+        {"a byte longer", {}, true, 8193, 2, 1},
+        {"the threshold is of messages, not of parts",
+         {{"qps_per_connection", "4"}, {"split", "1"}},
+         true,
+         8193,
+         8,
+         4},
+        {"parts of no bytes",
+         {{"qps_per_connection", "4"}, {"split", "1"}, {"ar_threshold_bytes", "0"}},
+         true,
+         1,
+         8,
+         4},
+    };
+    for (const Split& one : cases) {
+        CAPTURE(std::string(one.name));
+        FakeDevice::get().reset();
+        if (one.infiniband) FakeDevice::get().port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+        auto builders = one_way(one.settings, one.bytes);
+        for (ProgramBuilder& builder : builders) builder.header.iterations = 1;
+        VerbsRanks ranks = connected_ranks(builders, FakeDevice::library());
+        all_ok(run_ranks(ranks));
+        CHECK(ranks[0]->transport().stats().sends == one.requests);
+        CHECK(ranks[0]->transport().stats().data_first == one.data_first);
+        CHECK(ranks[1]->events().header().bytes_received.load() == one.bytes);
+        const bool said = ranks[0]->used().find("\"data_first_above_bytes\": null") == std::string::npos;
+        CHECK(said == (one.data_first > 0 || one.bytes == 8192));
+    }
+}
+
+TEST_CASE("data that came first where a short message was due are a size that differs") {
+    FakeDevice::get().reset();
+    auto builders = one_way(data_first(), 200);
+    for (ProgramBuilder& builder : builders) builder.call(2, 0, 200);  // so that it has room for that much
+    builders[1].calls[0].bytes = 100;
+    VerbsRanks ranks = connected_ranks(builders, FakeDevice::library());
+    const auto failures = run_ranks(ranks);
+    CHECK(failures[1].code == Code::kSizeMismatch);
+    CHECK(failures[1].text.find("longer than transport.ar_threshold_bytes=100 do") != std::string::npos);
+    CHECK(failures[1].text.find("expected 100 bytes") != std::string::npos);
+}
+
+struct Ordering {
+    const char* name;
+    const char* setting;
+    bool library_can;
+    bool relaxed;
+};
+
+TEST_CASE("memory is registered with relaxed ordering as NCCL does") {
+    const Ordering cases[] = {
+        {"auto", "auto", true, true},
+        {"told", "true", true, true},
+        {"told not", "false", true, false},
+        {"auto with an old library", "auto", false, false},
+    };
+    for (const Ordering& one : cases) {
+        CAPTURE(std::string(one.name));
+        FakeDevice::get().reset();
+        VerbsLibrary library = FakeDevice::library();
+        if (!one.library_can) library.reg_mr_iova2 = nullptr;
+        VerbsRanks ranks = connected_ranks(one_way({{"pci_relaxed_ordering", one.setting}}), library);
+        CHECK(((FakeDevice::get().access & IBV_ACCESS_RELAXED_ORDERING) != 0) == one.relaxed);
+        const char* const said = one.relaxed ? "\"relaxed_ordering\": true" : "\"relaxed_ordering\": false";
+        CHECK(ranks[0]->used().find(said) != std::string::npos);
+        all_ok(run_ranks(ranks));
+    }
+    FakeDevice::get().reset();
+    VerbsLibrary old = FakeDevice::library();
+    old.reg_mr_iova2 = nullptr;
+    CHECK_THROWS_WITH_AS(connected_ranks(one_way({{"pci_relaxed_ordering", "true"}}), old),
+                         "transport.pci_relaxed_ordering=true, but libibverbs on this host has no "
+                         "ibv_reg_mr_iova2: expected rdma-core 28 or newer; update it, or set this to auto",
+                         Failure);
+}
+
+TEST_CASE("a rank says what it uses, for the run's record") {
+    FakeDevice::get().reset();
+    FakeDevice::get().most_inline = 20;
+    const VerbsRanks ranks = connected_ranks(one_way({{"qps_per_connection", "2"}}), FakeDevice::library());
+    CHECK(ranks[0]->used() ==
+          "{\"device\": \"fake0\", \"firmware\": \"1.2.3\", \"port\": 1, \"link_layer\": \"Ethernet\", "
+          "\"gid_index\": 1, \"gid\": \"::ffff:127.0.0.1\", \"gid_type\": \"RoCE v2\", \"gid_why\": \"the "
+          "first RoCE v2 GID with an IPv4 address, as NCCL takes\", \"interface\": \"\", \"lid\": 0, "
+          "\"mtu_bytes\": 4096, \"queue_pairs\": 2, \"inline_bytes\": 16, \"relaxed_ordering\": true, "
+          "\"data_first_above_bytes\": null}");
+}
+
 TEST_CASE("fewer credits where they are asked for") {
     FakeDevice::get().reset();
     auto builders = one_way({{"slots", "16"}, {"credit_every", "8"}}, 1000 * 64);
@@ -215,6 +339,17 @@ void names(const FailureReport& failure, Code code, std::initializer_list<const 
     }
 }
 
+TEST_CASE("a message of a call that this rank has not is refused without an iteration that nobody said") {
+    FakeDevice::get().reset();
+    auto builders = one_way({});
+    builders[1].calls[0].call_id = 77;
+    VerbsRanks ranks = connected_ranks(builders, FakeDevice::library());
+    const auto failures = run_ranks(ranks);
+    CHECK(failures[1].code == Code::kProtocol);
+    CHECK(failures[1].text == "rank 0 sent a message of a call this rank takes no part in: call 1");
+    CHECK(failures[1].iteration == kNone);
+}
+
 TEST_CASE("a peer that fell silent is named, with the operator, the peer and the likely cause") {
     FakeDevice::get().reset();
     VerbsRanks ranks = connected_ranks(ring_job({}, true, 300'001, 2, 1), FakeDevice::library());
@@ -225,6 +360,38 @@ TEST_CASE("a peer that fell silent is named, with the operator, the peer and the
            "operator 0 in call 1"});
     CHECK(failures[0].peer == 1);
     CHECK(failures[0].op == 0);
+}
+
+struct Stall {
+    const char* name;
+    Changes settings;
+    const char* text;
+    const char* absent;
+};
+
+// The fake's network drops what a silent queue pair would send, and never says so.
+TEST_CASE("a stall says what was not acknowledged, and where the device would have told too late") {
+    const Stall cases[] = {
+        {"NCCL's defaults", {}, "the device gives up after 34.4 s at the earliest", "without end"},
+        {"a device that would have told", {{"timeout", "8"}}, "requests are not acknowledged", "gives up"},
+        {"no timeout", {{"timeout", "0"}}, "without end (transport.timeout=0)", "gives up"},
+    };
+    for (const Stall& one : cases) {
+        CAPTURE(std::string(one.name));
+        FakeDevice::get().reset();
+        auto builders = one_way(one.settings);
+        builders[0].header.timeout_ns = 50'000'000;
+        VerbsRanks ranks = connected_ranks(builders, FakeDevice::library());
+        ranks[0]->transport().break_connection(0);
+        const FailureReport failure = ranks[0]->run();
+        CAPTURE(failure.text);
+        CHECK(failure.code == Code::kStall);
+        CHECK(failure.text.find("no progress; 3 requests are not acknowledged, the first on queue pair") ==
+              0);
+        CHECK(failure.text.find("to rank 1 (GID ::ffff:127.0.0.1") != std::string::npos);
+        CHECK(failure.text.find(one.text) != std::string::npos);
+        CHECK(failure.text.find(one.absent) == std::string::npos);
+    }
 }
 
 TEST_CASE("a wrong key is a remote access error") {
@@ -350,6 +517,7 @@ TEST_CASE("ranks whose settings differ are told which") {
         {{}, {{"slots", "4"}}, "rank 1 has slots 4, this rank 8"},
         {{}, {{"qps_per_connection", "2"}}, "rank 1 has queue pairs of a connection 2, this rank 1"},
         {{}, {{"mode", "send"}}, "rank 1 has mode (0 write, 1 send) 1, this rank 0"},
+        {{}, data_first(), "rank 1 has adaptive routing above 100, this rank off"},
     };
     for (const Pair& one : cases) {
         FakeDevice::get().reset();
@@ -374,7 +542,7 @@ TEST_CASE("ranks whose settings differ are told which") {
 TEST_CASE("a call id that does not fit the immediate is refused") {
     FakeDevice::get().reset();
     auto builders = one_way({});
-    builders[0].calls[0].call_id = 1U << 31;
+    builders[0].calls[0].call_id = 1U << 30;
     CHECK_THROWS_AS(connected_ranks(builders, FakeDevice::library()), Failure);
 }
 
@@ -387,10 +555,13 @@ TEST_CASE("a device that takes less inline gets less") {
 }
 
 TEST_CASE("after its warm-up a rank over verbs allocates nothing at all") {
-    for (const char* queues : {"1", "3"}) {
+    const Changes settings[] = {{{"slots", "4"}},
+                                {{"slots", "4"}, {"qps_per_connection", "3"}},
+                                data_first({{"slots", "4"}, {"qps_per_connection", "3"}})};
+    for (const Changes& one : settings) {
         for (const bool verify : {false, true}) {
             FakeDevice::get().reset();
-            auto builders = ring_job({{"qps_per_connection", queues}, {"slots", "4"}}, verify, 100'001, 3, 1);
+            auto builders = ring_job(one, verify, 100'001, 3, 1);
             for (ProgramBuilder& builder : builders) builder.header.iterations = 100;
             VerbsRanks ranks = connected_ranks(builders, FakeDevice::library());
             for (const auto& rank : ranks) rank->begin();

@@ -88,26 +88,31 @@ TEST_CASE("a send queue is full at its depth and signals at least twice within i
         VerbsStats stats;
         queue.set_up(0, depth);
         ibv_sge* piece = nullptr;
-        while (!queue.full()) {
+        while (queue.has_room(1)) {
             queue.add(piece);
             if (queue.chain_full()) queue.post(&fake.pair, stats);
         }
         if (!queue.chain_empty()) queue.post(&fake.pair, stats);
         CHECK(stats.sends == depth);
+        CHECK_FALSE(queue.has_room(1));
+        queue.retire(0);
+        CHECK(queue.has_room(1));
+        CHECK_FALSE(queue.has_room(2));
         CHECK(stats.signalled >= 2);
         CHECK(stats.doorbells == (depth + 63) / 64);
     }
 }
 
-TEST_CASE("sequence numbers of sends may wrap around") {
+TEST_CASE("a request is complete once it or a later one was retired") {
     FakePair fake;
     SendQueue queue;
     VerbsStats stats;
     queue.set_up(0, 4);
-    for (std::uint64_t i = 0; i < 1000; ++i) {
+    for (std::uint32_t i = 0; i < 1000; ++i) {
         ibv_sge* piece = nullptr;
         queue.add(piece);
         queue.post(&fake.pair, stats);
+        CHECK(queue.last() == i);
         CHECK_FALSE(queue.retired(i));
         CHECK(queue.retire(WorkId::from(fake.seen.sends.back()[0].wr_id).sequence) == 1);
         CHECK(queue.retired(i));
@@ -136,11 +141,16 @@ TEST_CASE("receives are posted in batches, and always enough of them are there")
 }
 
 TEST_CASE("the immediate tells calls from credits") {
-    for (const std::uint32_t id : {0U, 1U, 77U, Immediate::kMost}) {
-        const Immediate call = Immediate::from(Immediate::of_call(id));
-        CHECK_FALSE(call.credit);
-        CHECK(call.value == id);
+    for (const std::uint32_t id : {0U, 1U, 77U, Immediate::kMostCall}) {
+        for (const bool data_first : {false, true}) {
+            const Immediate call = Immediate::from(Immediate::of_call(id, data_first));
+            CHECK_FALSE(call.credit);
+            CHECK(call.data_first == data_first);
+            CHECK(call.value == id);
+        }
     }
+    CHECK_FALSE(Immediate::from(Immediate::of_credit(Immediate::kMostCredit)).data_first);
+    CHECK(Immediate::from(Immediate::of_credit(Immediate::kMostCredit)).value == Immediate::kMostCredit);
     const Immediate credit = Immediate::from(Immediate::of_credit((std::uint64_t{1} << 40) + 5));
     CHECK(credit.credit);
     CHECK(credit.value == 5);
@@ -215,6 +225,7 @@ VerbsCard some_card() {
     card.slots = 8;
     card.rkey = 0x1234;
     card.message_bytes = 65536;
+    card.data_first_above = 8192;
     card.flows = {{3, 1, true, 0xabc, 64, {{17, 1}, {18, 2}}}, {3, 1, false, 0xdef, 0, {{19, 3}, {20, 4}}}};
     return card;
 }
@@ -225,6 +236,7 @@ TEST_CASE("a card arrives as it was sent") {
     CHECK(card.gid[15] == 9);
     CHECK(card.split);
     CHECK_FALSE(card.verify);
+    CHECK(card.data_first_above == 8192);
     REQUIRE(card.find(3, 1, false) != nullptr);
     CHECK(card.find(3, 1, false)->queue_pairs[1].number == 20);
     CHECK(card.find(3, 2, false) == nullptr);
@@ -279,6 +291,11 @@ TEST_CASE("settings: each in its range, none unknown, none missing") {
     CHECK(refusal({{"credit_every", "9"}}).find("from 1 to 8") != std::string::npos);
     CHECK(refusal({{"speed", "full"}}).find("'speed' is not one of its settings") != std::string::npos);
     CHECK(refusal({{"completion", "events"}}, 20'000).find("never spins") != std::string::npos);
+    CHECK(refusal({{"adaptive_routing", "yes"}}).find("expected one of auto, false, true") !=
+          std::string::npos);
+    CHECK(refusal({{"adaptive_routing", "true"}, {"mode", "send"}}).find("expected mode=write") !=
+          std::string::npos);
+    CHECK(refusal({{"adaptive_routing", "auto"}, {"mode", "send"}}) == "");
     const ProgramBuilder builder = verbs_builder(0, 1, {{"slots", "16"}, {"qps_per_connection", "4"}});
     const Program program = builder.program();
     const VerbsSettings settings = VerbsSettings::parse(program);
@@ -351,6 +368,8 @@ TEST_CASE("failed completions have names and causes") {
     CHECK(completion_cause(IBV_WC_REM_ACCESS_ERR, 20, 7, 7).find("key") != std::string::npos);
     CHECK(ack_timeout_text(14) == "67.1 ms");
     CHECK(ack_timeout_text(0) == "no limit");
+    CHECK(seconds_text(retries_exhausted_s(20, 7)) == "34.4 s");
+    CHECK(seconds_text(retries_exhausted_s(14, 0)) == "67.1 ms");
     for (int status = 0; status <= IBV_WC_TM_RNDV_INCOMPLETE; ++status)
         CHECK_FALSE(completion_cause(static_cast<ibv_wc_status>(status), 20, 7, 7).empty());
 }

@@ -59,6 +59,7 @@ class FakeDevice {
     bool absent = false;
     bool iwarp = false;
     bool refuse_memory = false;
+    unsigned access = 0;    // that memory was registered with last
     bool corrupt = false;   // one bit of each message turns over on its way
     bool shuffled = false;  // messages of different queue pairs overtake one another
     void reset() {
@@ -78,6 +79,7 @@ class FakeDevice {
         port.link_layer = IBV_LINK_LAYER_ETHERNET;
         most_inline = 4096;
         refuse_memory = corrupt = shuffled = absent = iwarp = false;
+        access = 0;
         clock = nullptr;
         inside = 0;
         complaint.clear();
@@ -173,6 +175,21 @@ class FakeDevice {
     int post_receive(ibv_qp* base, ibv_recv_wr* request, ibv_recv_wr** refused);
     int poll(ibv_cq* base, int most, ibv_wc* out);
 
+    ibv_mr* register_memory(ibv_pd* domain, void* address, std::size_t bytes, unsigned with) {
+        const std::lock_guard lock(mutex_);
+        access = with;
+        if (refuse_memory) {
+            errno = ENOMEM;
+            return nullptr;
+        }
+        auto* const memory = new Memory;
+        const std::uint32_t key = next_number_++;
+        memory->base = {domain->context, domain, address, bytes, 0, key, key};
+        ++objects_;
+        memories_[key] = memory;
+        return &memory->base;
+    }
+
     std::mutex mutex_;
     ibv_device device_{};
     int objects_ = 0;
@@ -218,12 +235,13 @@ inline void FakeDevice::carry(Pair& pair) {
     } else if (peer == nullptr || peer->state == IBV_QPS_RESET || peer->state == IBV_QPS_INIT ||
                peer->peer != pair.base.qp_num) {
         status = IBV_WC_RETRY_EXC_ERR;
-    } else if (peer->receives.empty()) {
+    } else if (request.opcode != IBV_WR_RDMA_WRITE && peer->receives.empty()) {
         status = IBV_WC_RNR_RETRY_EXC_ERR;
         complain("a message found no receive");
     } else {
-        const Receive receive = peer->receives.front();
-        const bool write = request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+        const bool plain = request.opcode == IBV_WR_RDMA_WRITE;  // the receiver hears nothing of it
+        const Receive receive = plain ? Receive{} : peer->receives.front();
+        const bool write = plain || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
         std::uint64_t to = receive.piece.addr;
         if (write) {
             to = request.wr.rdma.remote_addr;
@@ -236,9 +254,11 @@ inline void FakeDevice::carry(Pair& pair) {
             if (bytes > 0) {
                 std::memcpy(reinterpret_cast<void*>(to),
                             inlined ? sent.inlined : reinterpret_cast<const void*>(sent.piece.addr), bytes);
-                const bool credit = (ntohl(request.imm_data) >> 31) != 0;
+                const bool credit = !plain && (ntohl(request.imm_data) >> 31) != 0;
                 if (corrupt && !credit) *reinterpret_cast<std::uint8_t*>(to + bytes / 2) ^= 1;
             }
+        }
+        if (status == IBV_WC_SUCCESS && !plain) {
             peer->receives.pop();
             ibv_wc completion{};
             completion.wr_id = receive.id;
@@ -409,18 +429,15 @@ inline const VerbsLibrary& FakeDevice::library() {
             delete domain;
             return 0;
         };
-        table.reg_mr = [](ibv_pd* domain, void* address, std::size_t bytes, int) -> ibv_mr* {
-            const std::lock_guard lock(get().mutex_);
-            if (get().refuse_memory) {
-                errno = ENOMEM;
-                return nullptr;
-            }
-            auto* const memory = new Memory;
-            const std::uint32_t key = get().next_number_++;
-            memory->base = {domain->context, domain, address, bytes, 0, key, key};
-            ++get().objects_;
-            get().memories_[key] = memory;
-            return &memory->base;
+        table.reg_mr = [](ibv_pd* domain, void* address, std::size_t bytes, int access) -> ibv_mr* {
+            if ((static_cast<unsigned>(access) & IBV_ACCESS_OPTIONAL_RANGE) != 0)
+                get().complain("optional access where only ibv_reg_mr_iova2 takes it");
+            return get().register_memory(domain, address, bytes, static_cast<unsigned>(access));
+        };
+        table.reg_mr_iova2 = [](ibv_pd* domain, void* address, std::size_t bytes, std::uint64_t iova,
+                                unsigned access) -> ibv_mr* {
+            if (iova != reinterpret_cast<std::uint64_t>(address)) get().complain("memory at another address");
+            return get().register_memory(domain, address, bytes, access);
         };
         table.dereg_mr = [](ibv_mr* base) {
             const std::lock_guard lock(get().mutex_);

@@ -38,7 +38,10 @@ inline std::string verbs_settings(std::map<std::string, std::string> changed = {
                                               {"completion", "adaptive"},
                                               {"slots", "8"},
                                               {"credit_every", "1"},
-                                              {"inline_bytes", "64"}};
+                                              {"inline_bytes", "64"},
+                                              {"adaptive_routing", "auto"},
+                                              {"ar_threshold_bytes", "8192"},
+                                              {"pci_relaxed_ordering", "auto"}};
     for (const auto& [key, value] : changed) all[key] = value;
     std::string text;
     for (const auto& [key, value] : all) text.append(key).append("=").append(value).append("\n");
@@ -58,10 +61,13 @@ class VerbsRank {
     ~VerbsRank() { stop(); }
 
     Endpoint open() {
-        card_ = transport_.open().card;
+        Opened opened = transport_.open();
+        card_ = opened.card;
+        used_ = opened.used;
         return {program_.header.rank, 0x7f000001, 0, card_};
     }
     const std::vector<std::uint8_t>& card() const { return card_; }
+    const std::string& used() const { return used_; }
     void connect(const std::vector<Endpoint>& endpoints) {
         transport_.connect_all(endpoints, [] { return false; });
     }
@@ -106,6 +112,7 @@ class VerbsRank {
     const std::string reason_ = "stopped";
     std::atomic<bool> stopped_{false};
     std::vector<std::uint8_t> card_;
+    std::string used_;
     Token token_{};
     const Program program_;
     EventFile events_;

@@ -49,11 +49,14 @@ class PythonAgent(threading.Thread):
                     return
 
 
+USED = protocol.text('{"device": "rxe0"}')
+
+
 def obedient(agent, kind, payload):
     """Loads, connects, answers pings, runs for no time, is done."""
     if kind is Frame.PROGRAM:
         agent.rank = struct.unpack_from("<I", payload)[0]
-        agent.send(Frame.LISTENING, struct.pack("<IHHI", agent.rank, 4000 + agent.rank, 0, 4) + b"card")
+        agent.send(Frame.LISTENING, struct.pack("<IHHI", agent.rank, 4000 + agent.rank, 0, 4) + b"card" + USED)
     elif kind is Frame.CONNECT:
         agent.told = payload
         agent.send(Frame.CONNECTED, struct.pack("<I", agent.rank))
@@ -77,8 +80,9 @@ def run_phases(tmp_path, scripts, silence_s=None, on_progress=lambda _: None):
         for agent in agents:
             agent.start()
         controller.wait_for_agents([a.host for a in agents], 5)
-        ports = controller.load({i: (f"h{i}", f"events/rank-{i}.evt", b"blob") for i in range(len(agents))}, 5)
-        listeners = [protocol.Listener(rank, 0x7F000001, port, card) for rank, (port, card) in sorted(ports.items())]
+        opened = controller.load({i: (f"h{i}", f"events/rank-{i}.evt", b"blob") for i in range(len(agents))}, 5)
+        assert all(one.used == {"device": "rxe0"} for one in opened.values())
+        listeners = [protocol.Listener(rank, 0x7F000001, one.port, one.card) for rank, one in sorted(opened.items())]
         controller.connect(listeners, 5)
         offsets = controller.clock_offsets()
         controller.start(time.monotonic_ns(), offsets)
@@ -98,6 +102,13 @@ def test_a_whole_run(tmp_path):
     assert not (tmp_path / "control.sock").exists()
     for offset in offsets.values():
         assert abs(offset.offset_ns - 10**9) <= offset.error_ns + 1_000_000
+
+
+@pytest.mark.parametrize("said", ["{", "[1]", "7"], ids=["no-json", "a-list", "a-number"])
+def test_what_a_transport_uses_is_an_object_or_no_run(said):
+    payload = struct.pack("<IHHI", 3, 4003, 0, 0) + protocol.text(said)
+    with pytest.raises(RunAborted, match="rank 3 said what no transport of this version uses"):
+        protocol.parse_listening(payload)
 
 
 def on_our_clock(agent, kind, payload):
