@@ -22,8 +22,8 @@ from genie.errors import EnvironmentUnfit
 from genie.fabric.probe import Probe, probe
 from genie.rdma.discovery import HOW_TO_GET_PYVERBS, SYSFS, find_pyverbs, sysfs_devices
 from genie.rdma.model import ACTIVE, ETHERNET, RdmaDevice, RdmaPort, nccl_gid_index
-from genie.transport import TRANSPORTS
-from genie.transport.built import PACKAGES
+from genie.transport import TRANSPORTS, RankPlace
+from genie.transport.built import PACKAGES, refuse_missing, refuse_unfit_hosts
 from genie.units import format_rate
 
 _GOOD_CLOCKS = {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "xen", "s390-tod", "timebase"}
@@ -211,6 +211,19 @@ def _examine_rdma_software() -> Iterator[Finding]:
     )
 
 
+def _examine_transports() -> Iterator[Finding]:
+    """What ``fabric=loopback`` with each transport's defaults would be told here, in the plan's own words."""
+    for name, (kind, purpose) in TRANSPORTS.items():
+        transport = kind()
+        try:
+            refuse_missing(transport)
+            refuse_unfit_hosts(transport, [RankPlace(0, "here")], lambda _: "127.0.0.1", None)
+        except EnvironmentUnfit as error:
+            yield Finding(f"transport={name}", False, error.message, error.hint)
+        else:
+            yield Finding(f"transport={name}", True, purpose)
+
+
 def _device_text(device: RdmaDevice) -> str:
     ports = [
         f"port {port.number} {port.state.lower()}, {port.link_layer}"
@@ -310,6 +323,7 @@ def examine() -> list[Finding]:
         *_examine_kernel(found),
         *_examine_network(),
         *_examine_rdma(),
+        *_examine_transports(),
         *_examine_programs(),
         *_examine_machine(),
     ]

@@ -274,6 +274,7 @@ def _race(plan: Plan, fabric: Fabric, directory: RunDir, say: Narrator) -> None:
         say.phase("connecting the ranks")
         agents = undo.enter_context(_agents(plan, directory, fabric, say))
         agents.muster(_assignments(plan, directory, fabric))
+        directory.write_transport(plan.config.transport.name, _transport_ranks(plan, agents.used))
 
         safety = plan.config.safety
         faults = FaultSession(
@@ -477,6 +478,14 @@ def _assignments(plan: Plan, directory: RunDir, fabric: Fabric) -> dict[int, Ass
     }
 
 
+def _transport_ranks(plan: Plan, used: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the transport of each rank was told, and what it said that it uses."""
+    return [
+        {"rank": rank, "host": host, "told": dict(plan.transport_settings[rank]), "used": dict(used.get(rank, {}))}
+        for rank, host in enumerate(plan.host_of_rank)
+    ]
+
+
 def _sample_interval_ns(plan: Plan) -> int:
     interval = getattr(plan.config.fabric, "sample_interval", None)
     return DEFAULT_SAMPLE_INTERVAL_NS if interval is None else parse_ns(interval, key="fabric.sample_interval")
@@ -497,7 +506,9 @@ def _raise_if_failed(plan: Plan, race: Race) -> None:
     first = next((failure for failure in outcome.failures if failure not in stopped), None)
     if first is not None:
         words = explain(plan.programs, plan.host_of_rank, first)
-        raise RankFailed(f"{words}; {gone}" if gone else words, rank=first.rank)
+        # A rank that waited for a message has nothing unacknowledged, and so cannot say this by itself.
+        notes = plan.config.transport.notes(plan.config.timeout_ns) if first.code is FailureCode.STALL else ()
+        raise RankFailed(f"{words}; {gone}" if gone else words, hint="\n  ".join(notes), rank=first.rank)
     reason = gone or outcome.reason
     reason = reason or f"ranks {sorted(r for r, s in outcome.statuses.items() if s)} did not finish"
     words = f"rank {stopped[0].rank} {explain(plan.programs, plan.host_of_rank, stopped[0])}" if stopped else ""

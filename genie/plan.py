@@ -39,7 +39,7 @@ from genie.topology.inventory import inventory as read_network
 from genie.topology.model import Node
 from genie.topology.routes import forwards
 from genie.transport import RankPlace
-from genie.transport.built import refuse_missing
+from genie.transport.built import refuse_missing, refuse_unfit_hosts
 from genie.units import format_bytes, format_ns, format_rate, parse_ns
 from genie.workload.check import CheckedTrace, check
 from genie.workload.config import ChakraConfig
@@ -101,8 +101,11 @@ def make_plan(config: ExperimentConfig) -> Plan:
     _refuse_two_controls(config)
     config.transport.check(host_of_rank, config.choices["fabric"].name)
     refuse_missing(config.transport)
-    transport_settings = _transport_settings(config, network, host_of_rank)
+    places = _rank_places(network, host_of_rank)
+    transport_settings = tuple(config.transport.settings(place) for place in places)
     fabric = open_fabric(config.fabric, network, Path(config.out))
+    # Hosts of an inventory have said what they have; those of the other fabrics are this machine.
+    refuse_unfit_hosts(config.transport, places, fabric.address, getattr(fabric, "rdma", None))
     capabilities = fabric.capabilities()
     congestion_control = _congestion_control(config)
     dilation = float(getattr(config.fabric, "time_dilation", 1.0))
@@ -143,7 +146,7 @@ def make_plan(config: ExperimentConfig) -> Plan:
     _refuse_longer_than_hosts_wait(config, predicted_ns)
     safety.check(faults, network, config.safety, config.allow_risk, fabric, predicted_ns=predicted_ns)
     open_there = left_open(Path(config.out), fabric, [node.name for node in network.nodes])
-    notes = [*trace.notes, *fabric.notes, *open_there]
+    notes = [*trace.notes, *fabric.notes, *config.transport.notes(config.timeout_ns), *open_there]
     return Plan(
         config, checked, network, host_of_rank, programs, settings, transport_settings, capabilities, faults,
         prediction, hashes, tuple(notes),
@@ -213,15 +216,13 @@ def _congestion_control(config: ExperimentConfig) -> str:
     return str(getattr(config.transport, "congestion_control", ""))
 
 
-def _transport_settings(
-    config: ExperimentConfig, network: Topology, host_of_rank: tuple[str, ...]
-) -> tuple[Mapping[str, str], ...]:
-    """What the transport of each rank is told; on a host with several ranks they are numbered from 0."""
+def _rank_places(network: Topology, host_of_rank: tuple[str, ...]) -> tuple[RankPlace, ...]:
+    """Where each rank runs; on a host with several ranks they are numbered from 0."""
     attributes = {node.name: node.attributes for node in network.hosts}
     ranks_on: Counter[str] = Counter()
     found = []
     for rank, host in enumerate(host_of_rank):
-        found.append(config.transport.settings(RankPlace(rank, host, ranks_on[host], attributes[host])))
+        found.append(RankPlace(rank, host, ranks_on[host], attributes[host]))
         ranks_on[host] += 1
     return tuple(found)
 

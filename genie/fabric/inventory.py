@@ -34,6 +34,7 @@ from genie.fabric.lease import Leases, lease_script
 from genie.fabric.samples import HostSamples, merge_samples
 from genie.fabric.ssh import SshLinks, SshProcess
 from genie.fabric.survey import DEFAULT_STATE_DIR, HostEntry, HostFacts, linux_targets, look, survey
+from genie.rdma.model import RdmaHost
 from genie.topology.model import Topology
 from genie.units import format_bytes, parse_ns
 
@@ -141,6 +142,11 @@ class InventoryFabric:
         if facts is None or not facts.address:
             raise PlanError(f"{host!r} is no host of {self._survey.path}")
         return facts.address
+
+    def rdma(self, host: str) -> RdmaHost:
+        """What a host said that it has for transports that need a device or a library."""
+        facts = self._facts[host]
+        return RdmaHost(f"host {host}", facts.rdma_devices, facts.libraries)
 
     def platforms(self, node: str) -> tuple[str, ...]:
         """``genie_platforms`` of the inventory; none for the opaque network between hosts, which no fault can touch."""

@@ -24,6 +24,8 @@ from typing import Any
 
 from genie.errors import ConfigError, EnvironmentUnfit, GenieError, PlanError, closest
 from genie.fabric.ssh import SshLinks, SshTarget, require_ssh
+from genie.rdma import remote
+from genie.rdma.model import RdmaDevice
 from genie.topology.model import Ecn
 from genie.units import parse_rate_bps
 
@@ -91,7 +93,8 @@ class HostFacts:
     """What one host said of itself. ``management``: interfaces that faults must leave alone (the default route's, and
     the one the ssh connection came by). ``seen_from``: our own address as the host sees it. ``lock``: whose run has the
     host; ``warden``: the file of a fault's warden that lives there; "" for none. ``marks``: thresholds of interfaces
-    whose red marks. ``rdma``: interface → the port of an RDMA device behind it, "mlx5_0:1".
+    whose red marks. ``rdma``: interface → the port of an RDMA device behind it, "mlx5_0:1". ``rdma_devices``: all of
+    them, as sysfs shows them; ``libraries``: of `remote.LIBRARIES` those its loader knows, None where it was not asked.
     """
 
     name: str
@@ -114,6 +117,8 @@ class HostFacts:
     warden: str = ""
     marks: Mapping[str, Ecn] = field(default_factory=dict)
     rdma: Mapping[str, str] = field(default_factory=dict)
+    rdma_devices: tuple[RdmaDevice, ...] = ()
+    libraries: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +327,8 @@ class _Reader:
 # -- the hosts ----------------------------------------------------------------------------------------------------
 
 # One command a host; reads only. $1 is the ssh connection: "our address, our port, its address, its port".
-_LOOK = """
+_LOOK = (
+    """
 echo ssh "$1"
 echo arch $(uname -m); echo kernel $(uname -r); echo uid $(id -u)
 echo cpus $(grep -c ^processor /proc/cpuinfo)
@@ -337,13 +343,17 @@ for d in /sys/class/infiniband/*/ports/*; do
   i=$(cat $d/gid_attrs/ndevs/0 2>/dev/null) || continue
   r=${d#/sys/class/infiniband/}; echo rdma $i ${r%%/*}:${r##*/}
 done
+RDMA
 ip -o -4 addr show 2>/dev/null | awk '{ print "addr", $2, $4 }'
 p=STATE; while [ ! -d "$p" ]; do p=$(dirname "$p"); done
 echo free $(df -Pk "$p" | awk 'NR == 2 { print $4 }')
 printf 'queues %s\n' "$(tc -j -d qdisc show 2>/dev/null | tr -d ' \n')"
 if [ -e LOCK ] && ! flock -n LOCK true 2>/dev/null; then echo lock $(head -c 200 LOCK); fi
 for f in STATE/*/*/alive; do if [ -e "$f" ] && ! flock -n "$f" true; then echo warden "$f"; fi; done
-""".replace("TOOLS", " ".join((*WANTED_TOOLS, *OPTIONAL_TOOLS))).replace("LOCK", LOCK)
+""".replace("TOOLS", " ".join((*WANTED_TOOLS, *OPTIONAL_TOOLS)))
+    .replace("LOCK", LOCK)
+    .replace("\nRDMA\n", remote.LOOK)
+)
 
 
 def look(links: SshLinks, entries: Iterable[HostEntry]) -> dict[str, HostFacts]:
@@ -388,7 +398,8 @@ def _ask(links: SshLinks, entry: HostEntry) -> HostFacts | str:
 def judge_facts(entry: HostEntry, text: str) -> HostFacts | str:
     """The facts that `_LOOK` printed, or the sentence why this host cannot serve. Pure."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
-    found = {words[0]: words[1:] for words in lines if words[0] not in ("tool", "if", "addr", "default", "rdma")}
+    repeated = ("tool", "if", "addr", "default", "rdma", *remote.WORDS)
+    found = {words[0]: words[1:] for words in lines if words[0] not in repeated}
     interfaces = {words[1]: words[2:] for words in lines if words[0] == "if" and len(words) >= 5}
     addresses = [(words[1], words[2].partition("/")[0]) for words in lines if words[0] == "addr" and len(words) >= 3]
     tools = frozenset(words[1] for words in lines if words[0] == "tool")
@@ -431,6 +442,8 @@ def judge_facts(entry: HostEntry, text: str) -> HostFacts | str:
         warden=" ".join(found.get("warden", [])),
         marks=marking_queues("".join(found.get("queues", []))),
         rdma={words[1]: words[2] for words in lines if words[0] == "rdma" and len(words) == 3},
+        rdma_devices=remote.devices_of(text.splitlines()),
+        libraries=remote.libraries_of(text.splitlines()),
     )
 
 

@@ -86,7 +86,7 @@ def seat(fabric: Fabric, host: str, rail: Rail | None, gid_index: int) -> Seat:
             f"{host}: no RDMA device has the address {address}; devices there: {names}",
             hint="name it: transport.devices=[NAME], or genie_rdma_devices in the inventory",
         )
-    check_rails(host, [chosen], devices)
+    check_rails(f"host {host}", [chosen], devices, gid_index=gid_index)
     device = next(device for device in devices if device.name == chosen.device)
     port = device.port(chosen.port)
     assert port is not None  # check_rails has seen it

@@ -84,7 +84,8 @@ class RdmaPort:
 @dataclass(frozen=True, slots=True)
 class RdmaDevice:
     """One device. ``driver`` is a name of `genie.rdma.counters.DRIVERS`, "" where it is none of them; ``limits`` are
-    what the device says it can have (``max_qp``, ``max_qp_wr``, …), empty where nobody asked.
+    what the device says it can have (``max_qp``, ``max_qp_wr``, …), empty where nobody asked. ``is_open_to_programs``:
+    the kernel has verbs for it (ib_uverbs).
     """
 
     name: str
@@ -92,10 +93,28 @@ class RdmaDevice:
     driver: str = ""
     firmware: str = ""
     limits: Mapping[str, int] = field(default_factory=dict)
+    is_open_to_programs: bool = True
 
     def port(self, number: int) -> RdmaPort | None:
         """The port of that number, if there is one."""
         return next((port for port in self.ports if port.number == number), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaHost:
+    """What a host has for transports that need more than sockets. ``where`` names it in a sentence ("this machine",
+    "host h0"); ``libraries`` are those that its loader knows, None where nobody could ask it; ``providers`` those of
+    its libfabric, None likewise.
+    """
+
+    where: str
+    devices: tuple[RdmaDevice, ...] = ()
+    libraries: frozenset[str] | None = None
+    providers: tuple[str, ...] | None = None
+
+    def lacks(self, library: str) -> bool:
+        """Whether its loader is known not to find ``library``."""
+        return self.libraries is not None and library not in self.libraries
 
 
 def _is_link_local(gid: Gid) -> bool:

@@ -13,11 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from genie.errors import ConfigError, PlanError, closest
-from genie.rdma.model import ACTIVE, RdmaDevice
+from genie.errors import ConfigError, EnvironmentUnfit, PlanError, closest
+from genie.rdma.model import ACTIVE, ETHERNET, RdmaDevice
 
 ATTRIBUTE = "rdma_devices"
 """The attribute of a host of the topology that names its rails, separated by commas: "mlx5_0,mlx5_1:2"."""
+
+NO_DEVICE = (
+    "is the NIC's driver loaded (and the device in this container)? Without hardware: modprobe rdma_rxe, rdma link add "
+    "rxe0 type rxe netdev IF (or make lab)"
+)
+"""What to do about a host without any RDMA device."""
 
 _RAIL = re.compile(r"(?P<device>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})(?::(?P<port>[1-9][0-9]?))?")
 
@@ -78,32 +84,48 @@ def rails_by_interface(devices: Sequence[RdmaDevice], interfaces: Sequence[str])
     return tuple(behind[interface] for interface in interfaces)
 
 
-def check_rails(host: str, rails: Sequence[Rail], devices: Sequence[RdmaDevice]) -> None:
-    """Refuse rails that the host does not have, or that cannot carry anything.
+def check_rails(where: str, rails: Sequence[Rail], devices: Sequence[RdmaDevice], *, gid_index: int = -1) -> None:
+    """Refuse rails that a host ("host h0", "this machine") does not have, or that cannot carry anything.
 
-    Raises PlanError naming host, device and port: there is none of that name, no such port, its link is not active, it
-    has no address, or its link layer is not that of the rail before it.
+    ``gid_index`` is the entry of each port's table that shall be its address; -1 leaves it to `choose_gid`. Raises
+    EnvironmentUnfit naming host, device and port: there is none of that name, no such port, its link is not active, it
+    has no such address, programs cannot open it; PlanError where its link layer is not that of the rail before it.
     """
     by_name = {device.name: device for device in devices}
     layers: dict[str, Rail] = {}
     for rail in rails:
         device = by_name.get(rail.device)
         if device is None:
-            raise PlanError(
-                f"host {host} has no RDMA device {rail.device!r}; {closest(rail.device, by_name) or 'it has none'}"
+            raise EnvironmentUnfit(
+                f"{where} has no RDMA device {rail.device!r}",
+                hint=f"{closest(rail.device, by_name)}" if by_name else NO_DEVICE,
+            )
+        if not device.is_open_to_programs:
+            raise EnvironmentUnfit(
+                f"{where}: the kernel lets no program open RDMA device {rail.device}", hint="modprobe ib_uverbs"
             )
         port = device.port(rail.port)
         if port is None:
             numbers = ", ".join(str(known.number) for known in device.ports)
-            raise PlanError(f"host {host}: RDMA device {rail.device} has no port {rail.port}; its ports: {numbers}")
+            raise EnvironmentUnfit(f"{where}: RDMA device {rail.device} has no port {rail.port}; its ports: {numbers}")
         if port.state != ACTIVE:
-            raise PlanError(
-                f"host {host}: port {rail.port} of {rail.device} is {port.state}, expected {ACTIVE}",
-                hint="is its cable plugged in, and is its interface up?",
+            cure = "is its interface up?" if port.link_layer == ETHERNET else "look at switch and subnet manager"
+            raise EnvironmentUnfit(
+                f"{where}: port {rail.port} of {rail.device} is {port.state}, expected {ACTIVE}",
+                hint=f"is its cable plugged in? {cure}",
             )
-        if port.chosen.index < 0:
-            raise PlanError(f"host {host}: port {rail.port} of {rail.device} cannot be reached: {port.chosen.why}")
+        if gid_index >= 0 and all(gid.index != gid_index for gid in port.gids):
+            known = ", ".join(f"{gid.index} ({gid.type} {gid.text})" for gid in port.gids) or "none"
+            raise EnvironmentUnfit(
+                f"{where}: port {rail.port} of {rail.device} has no GID at index {gid_index}; it has {known}",
+                hint="correct transport.gid_index, or leave it at -1",
+            )
+        if gid_index < 0 and port.chosen.index < 0:
+            raise EnvironmentUnfit(
+                f"{where}: port {rail.port} of {rail.device} cannot be reached: {port.chosen.why}",
+                hint="bring its interface up and give it an address (ip address add)",
+            )
         layers.setdefault(port.link_layer, rail)
     if len(layers) > 1:
         shown = " and ".join(f"{rail} is {layer}" for layer, rail in layers.items())
-        raise PlanError(f"host {host}: rails of one run share a link layer, but {shown}")
+        raise PlanError(f"{where}: rails of one run share a link layer, but {shown}")

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from genie.errors import ConfigError
 from genie.units import parse_ns
+
+if TYPE_CHECKING:
+    from genie.rdma.model import RdmaHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class TransportConfig:
     agent: ClassVar[str] = "genie-agent"
     """The executable whose registry has this transport's native half."""
 
+    needs_host: ClassVar[bool] = False
+    """Whether it needs of a host what this build cannot bring: a library, a device (`require`)."""
+
     is_exact: ClassVar[bool] = False
     """Whether the kernel never joins its packets to larger ones: who acts on packets acts on those of the wire."""
 
@@ -49,6 +55,15 @@ class TransportConfig:
 
     def check(self, hosts: Sequence[str], fabric: str) -> None:
         """Raises PlanError where ranks on these ``hosts``, one entry a rank, of this kind of fabric cannot have it."""
+
+    def require(self, place: RankPlace, address: str, host: RdmaHost) -> None:
+        """Raises EnvironmentUnfit where the ``host`` of a rank, which has this ``address``, lacks what this needs: what
+        was found, where, what to do. Only asked where `needs_host`.
+        """
+
+    def notes(self, stall_ns: int) -> tuple[str, ...]:
+        """Sentences for the plan about a run that ends after ``stall_ns`` without progress."""
+        return ()
 
     def settings(self, place: RankPlace) -> Mapping[str, str]:
         """What the native half is told for one rank, as it reads it (native/src/settings.h): keys and values without

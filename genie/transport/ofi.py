@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from genie.errors import ConfigError, PlanError
+from genie.errors import ConfigError, EnvironmentUnfit, PlanError
 from genie.transport.base import RankPlace, TransportConfig
 
+if TYPE_CHECKING:
+    from genie.rdma.model import RdmaHost
+
 MOST_SLOTS = 1024
+LIBRARY = "libfabric.so.1"
 _BY_SOCKETS = ("tcp", "net", "sockets", "udp")
 
 
@@ -31,6 +35,7 @@ class OfiTransport(TransportConfig):
     slots: int = 8
 
     agent: ClassVar[str] = "genie-agent-dl"
+    needs_host: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         TransportConfig.__post_init__(self)
@@ -59,10 +64,31 @@ class OfiTransport(TransportConfig):
                 hint="place all ranks on one host, or choose another provider",
             )
         if fabric == "netns" and self.provider.partition(";")[0] not in (*_BY_SOCKETS, "shm"):
-            raise PlanError(
+            raise EnvironmentUnfit(
                 f"transport.provider={self.provider} needs hosts with a device of its own, and those of fabric=netns "
                 "are namespaces without",
                 hint="provider=tcp, or fabric=inventory (real hosts, or the machines of 'make lab')",
+            )
+
+    def require(self, place: RankPlace, address: str, host: RdmaHost) -> None:
+        """See `TransportConfig.require`: libfabric, the provider where it can be asked, a device for verbs."""
+        if host.lacks(LIBRARY):
+            raise EnvironmentUnfit(
+                f"{host.where} has no {LIBRARY}, which transport=ofi loads",
+                hint="apt-get install libfabric1; EFA and Slingshot bring their own",
+            )
+        wanted = self.provider.partition(";")[0]
+        if wanted == "verbs" and not host.devices:
+            from genie.rdma.rails import NO_DEVICE
+
+            raise EnvironmentUnfit(
+                f"{host.where} has no RDMA device, which transport.provider={self.provider} needs", hint=NO_DEVICE
+            )
+        if host.providers is not None and wanted not in [name.partition(";")[0] for name in host.providers]:
+            raise EnvironmentUnfit(
+                f"{host.where}: libfabric has no provider {self.provider!r}; it offers "
+                f"{', '.join(host.providers) or 'none'}",
+                hint="`fi_info -l` lists them; another one is transport.provider=NAME",
             )
 
     def settings(self, place: RankPlace) -> Mapping[str, str]:

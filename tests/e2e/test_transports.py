@@ -65,6 +65,12 @@ def test_what_is_sent_goes_through_the_ports_of_the_fabric(transport, tmp_path):
         port = samples.of(next(i for i, name in enumerate(names) if name.startswith(f"h{rank}/")))
         seen = int(port["tx_bytes"][-1]) - int(port["tx_bytes"][0])
         assert seen >= 7 * 100_000, f"h{rank} sent {seen} bytes through its port, of 700,000 to others an iteration"
+    record = read(directory, "transport.json")
+    assert (record["transport"], [rank["host"] for rank in record["ranks"]]) == (
+        transport, [f"h{rank}" for rank in range(8)],
+    )  # fmt: skip
+    used = {rank["used"].get("provider") for rank in record["ranks"]}
+    assert used == ({"tcp;ofi_rxm"} if transport == "ofi" else {None})
 
 
 @pytest.mark.parametrize("transport", NAMES)

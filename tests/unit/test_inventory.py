@@ -128,7 +128,32 @@ def test_a_hosts_words_become_facts():
     assert facts.management == {"eth0"}
     assert facts.seen_from == "192.0.2.254"
     assert facts.rdma == {"eth1": "mlx5_0:1"}
+    assert (facts.rdma_devices, facts.libraries) == ((), None)
     assert (facts.cpus, facts.free_bytes, facts.lock) == (16, 1 << 30, "")
+
+
+def test_what_a_host_says_of_rdma_is_kept_for_the_plan():
+    said = (
+        SAID
+        + """rdmaport mlx5_0 1 Ethernet 4: ACTIVE
+rdmafile /sys/class/infiniband/mlx5_0/ports/1/gids/3:0000:0000:0000:0000:0000:ffff:0a00:0001
+rdmafile /sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/3:RoCE v2
+rdmafile /sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3:eth1
+rdmaverbs mlx5_0
+libraries known
+library libibverbs.so.1
+"""
+    )
+    facts = judge_facts(ENTRY, said)
+    assert isinstance(facts, HostFacts)
+    (device,) = facts.rdma_devices
+    (port,) = device.ports
+    (gid,) = port.gids
+    assert (device.name, device.is_open_to_programs, port.state, port.link_layer) == (
+        "mlx5_0", True, "ACTIVE", "Ethernet",
+    )  # fmt: skip
+    assert (gid.index, gid.text, gid.type, gid.interface) == (3, "10.0.0.1", "RoCE v2", "eth1")
+    assert facts.libraries == {"libibverbs.so.1"}
 
 
 @pytest.mark.parametrize(

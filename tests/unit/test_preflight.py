@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from ipaddress import IPv6Address
 from itertools import combinations
 from pathlib import Path
 
@@ -25,8 +26,10 @@ from genie.preflight.progress import PreflightNarrator
 from genie.preflight.record import Matrices, PreflightRecord, matrix_of
 from genie.preflight.report import render
 from genie.preflight.schedule import Way, load_bytes, schedule
+from genie.rdma.model import Gid, RdmaDevice, RdmaHost, RdmaPort
 from genie.schema import parse_config
 from genie.topology import LeafSpineConfig, Node, RingConfig, SingleSwitchConfig, Topology, build, paths
+from genie.transport import built
 from genie.workload import load
 from genie.workload.check import check
 
@@ -206,6 +209,15 @@ def test_what_cannot_be_measured_is_refused_with_a_way_out(words, message) -> No
     assert re.search(message, str(caught.value))
 
 
+@pytest.fixture
+def with_rdma(monkeypatch) -> None:
+    """This machine has two RDMA devices, as far as the plan hears."""
+    port = RdmaPort(1, "ACTIVE", "Ethernet", (Gid(3, IPv6Address("::ffff:127.64.0.1"), "RoCE v2"),))
+    devices = tuple(RdmaDevice(name, (port,)) for name in ("mlx5_0", "mlx5_1"))
+    monkeypatch.setattr(built, "this_machine", lambda transport: RdmaHost("this machine", devices))
+
+
+@pytest.mark.usefixtures("with_rdma")
 def test_rails_are_ranks_of_a_host_and_must_be_as_many_on_each() -> None:
     two = prepared(*SMALL, "transport=verbs", "transport.devices=[mlx5_0,mlx5_1]")
     assert two.rails == ("mlx5_0", "mlx5_1")
@@ -219,8 +231,10 @@ def test_rails_are_ranks_of_a_host_and_must_be_as_many_on_each() -> None:
     assert (one.rails, one.plan.config.workload.ranks) == (("",), 4)
 
 
+@pytest.mark.usefixtures("with_rdma")
 def test_hosts_with_different_numbers_of_rails_are_refused_by_name() -> None:
-    config = prepared(*SMALL, "transport=verbs").plan.config
+    config = prepared(*SMALL, "transport=verbs", "transport.devices=[mlx5_0]").plan.config
+    config = replace(config, transport=replace(config.transport, devices=()))
     hosts = [Node("a", "host", {"rdma_devices": "mlx5_0,mlx5_1"}), Node("b", "host", {"rdma_devices": "mlx5_0"})]
     with pytest.raises(PlanError, match="same number of rails on all hosts: b has 1, a has 2"):
         rails_of_network(config, Topology("inventory", tuple(hosts), ()))

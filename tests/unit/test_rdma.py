@@ -1,7 +1,9 @@
 """What RDMA hardware is there, which address a run takes and why, what counters mean, who gets which rail."""
 
 import json
+import subprocess
 import sys
+from dataclasses import replace
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import rdma_devices as standin
 
 from genie import doctor
 from genie.errors import ConfigError, EnvironmentUnfit, GenieError, PlanError
-from genie.rdma import counters, discovery
+from genie.rdma import counters, discovery, remote
 from genie.rdma.model import (
     ETHERNET,
     INFINIBAND,
@@ -326,7 +328,7 @@ def test_cables_name_rails_by_the_interface_behind_the_port() -> None:
 @pytest.mark.parametrize(
     ("rails", "message"),
     [
-        (["mlx5_9"], "host h0 has no RDMA device 'mlx5_9'; did you mean"),
+        (["mlx5_9"], "host h0 has no RDMA device 'mlx5_9'\n  did you mean"),
         (["mlx5_0:2"], "mlx5_0 has no port 2; its ports: 1"),
         (["mlx5_1"], "port 1 of mlx5_1 is DOWN, expected ACTIVE"),
         (["mlx5_2"], "port 1 of mlx5_2 cannot be reached: the port has no GID"),
@@ -337,9 +339,43 @@ def test_cables_name_rails_by_the_interface_behind_the_port() -> None:
 def test_rails_that_do_not_fit_are_refused_by_name(rails, message) -> None:
     devices = [device("mlx5_0", port()), device("mlx5_1", port(state="DOWN")), device("mlx5_2", port(gids=[])),
                device("ib0", port(layer=INFINIBAND))]  # fmt: skip
-    with pytest.raises(PlanError, match=message):
-        check_rails("h0", [parse_rail(text) for text in rails], devices)
-    check_rails("h0", [Rail("mlx5_0")], devices)
+    with pytest.raises(PlanError if len(rails) > 1 else EnvironmentUnfit) as refused:
+        check_rails("host h0", [parse_rail(text) for text in rails], devices)
+    assert message in str(refused.value)
+    check_rails("host h0", [Rail("mlx5_0")], devices)
+
+
+def test_a_shell_tells_of_the_same_devices_as_sysfs(sysfs) -> None:
+    (sysfs.parent / "infiniband_verbs" / "uverbs0").mkdir(parents=True)
+    (sysfs.parent / "infiniband_verbs" / "uverbs0" / "ibdev").write_text("mlx5_0\n")
+    script = remote.LOOK.replace("/sys/class", str(sysfs.parent))
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    told = remote.devices_of(said.replace(str(sysfs.parent), "/sys/class").splitlines())
+    by_sysfs = discovery.sysfs_devices(sysfs)
+    assert [one.name for one in told] == [one.name for one in by_sysfs]
+    for heard, read in zip(told, by_sysfs, strict=True):
+        assert heard.is_open_to_programs == (heard.name == "mlx5_0")
+        assert [replace(port, rate_bps=0) for port in read.ports] == list(heard.ports)
+
+
+def test_a_shell_on_a_host_without_rdma_tells_of_none(tmp_path) -> None:
+    script = remote.LOOK.replace("/sys/class", str(tmp_path))
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert remote.devices_of(said) == ()
+    assert all(line.split()[0] in remote.WORDS for line in said)
+
+
+@pytest.mark.parametrize(
+    ("lines", "known"),
+    [
+        ([], None),
+        (["libraries known"], frozenset()),
+        (["libraries known", "library libfabric.so.1", "if eth0 1"], frozenset({"libfabric.so.1"})),
+    ],
+    ids=["not asked", "none", "one"],
+)
+def test_what_a_loader_knows_is_told_from_what_nobody_asked(lines, known) -> None:
+    assert remote.libraries_of(lines) == known
 
 
 # -- the doctor ---------------------------------------------------------------------------------------------------

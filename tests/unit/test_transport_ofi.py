@@ -2,7 +2,8 @@
 
 import pytest
 
-from genie.errors import ConfigError, PlanError
+from genie.errors import ConfigError, EnvironmentUnfit, PlanError
+from genie.rdma.model import RdmaDevice, RdmaHost
 from genie.transport import TRANSPORTS, OfiTransport, RankPlace
 
 
@@ -45,9 +46,43 @@ def test_shared_memory_may_not_go_round_the_network():
 
 @pytest.mark.parametrize("provider", ["verbs", "verbs;ofi_rxm", "efa", "cxi"])
 def test_a_namespace_has_no_device_for_a_provider(provider):
-    with pytest.raises(PlanError, match="namespaces without"):
+    with pytest.raises(EnvironmentUnfit, match="namespaces without"):
         OfiTransport(provider=provider).check(["h0", "h1"], "netns")
     OfiTransport(provider=provider).check(["h0", "h1"], "inventory")
+
+
+@pytest.mark.parametrize(
+    ("provider", "found", "said", "do"),
+    [
+        ("tcp", RdmaHost("host h0", libraries=frozenset()), "host h0 has no libfabric.so.1", "install libfabric1"),
+        ("verbs", RdmaHost("host h0"), "host h0 has no RDMA device", "rdma link add rxe0"),
+        (
+            "efa",
+            RdmaHost("host h0", providers=("tcp;ofi_rxm", "shm")),
+            "no provider 'efa'; it offers tcp;ofi_rxm",
+            "fi_",
+        ),
+    ],
+    ids=["no-library", "no-device", "no-provider"],
+)
+def test_a_host_without_what_it_takes_is_unfit_with_what_to_do(provider, found, said, do):
+    with pytest.raises(EnvironmentUnfit) as refused:
+        OfiTransport(provider=provider).require(RankPlace(0, "h0"), "10.0.0.1", found)
+    assert said in refused.value.message
+    assert do in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("provider", "found"),
+    [
+        ("tcp", RdmaHost("host h0", providers=("tcp;ofi_rxm",), libraries=frozenset({"libfabric.so.1"}))),
+        ("verbs", RdmaHost("host h0", (RdmaDevice("rxe0", ()),))),
+        ("efa", RdmaHost("host h0")),
+    ],
+    ids=["offered", "device", "nobody-knows"],
+)
+def test_a_host_that_has_it_is_no_trouble(provider, found):
+    OfiTransport(provider=provider).require(RankPlace(0, "h0"), "10.0.0.1", found)
 
 
 def test_it_is_registered_with_the_agent_that_can_load_libraries():
