@@ -17,7 +17,7 @@ WORDS = ("rdmaport", "rdmafile", "rdmaverbs", "library", "libraries")
 """What the lines begin with that `LOOK` prints."""
 
 LIBRARIES = ("libibverbs.so.1", "libfabric.so.1")
-"""Which of them a host's loader knows is asked."""
+"""Which of them a host's loader knows is asked: of its cache, and of the folders where it looks without one."""
 
 LOOK = r"""
 for d in /sys/class/infiniband/*/ports/*; do
@@ -30,6 +30,11 @@ done
 for f in /sys/class/infiniband_verbs/*/ibdev; do if [ -e "$f" ]; then echo rdmaverbs $(cat $f); fi; done
 c=$(ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null) && echo libraries known
 echo "$c" | sed -n 's/^[[:space:]]*\(lib\(ibverbs\|fabric\)[.]so[.]1\) .*/library \1/p'
+for f in libibverbs.so.1 libfabric.so.1; do
+  for d in /lib /usr/lib /lib64 /usr/lib64 /lib/*-linux-gnu /usr/lib/*-linux-gnu; do
+    if [ -e "$d/$f" ]; then echo library $f; fi
+  done
+done
 """
 """Lines for a POSIX shell with grep and sed; they read and print, and change nothing."""
 
