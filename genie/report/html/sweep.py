@@ -92,7 +92,7 @@ def two_keys(found: HeatMap) -> Figure | None:
     levels = shades.levels(values)
 
     def draw(width: int) -> str:
-        left = min(0.34 * width, 16 + CHARACTER * max(len(value) for value in found.row_values))
+        left = min(0.34 * width, 26 + CHARACTER * max(len(value) for value in found.row_values))
         each = min(150.0, (width - left - 8) / len(found.column_values))
         canvas = Canvas(width, 52 + 30 * len(found.row_values) + 52, "median iteration by two keys")
         canvas.text(left, 14, f"{found.columns} →", "quiet")
