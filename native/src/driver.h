@@ -57,15 +57,16 @@ class Waiting {
   public:
     Waiting(Transport& transport, Nanos spin) : transport_(transport), spin_(spin) {}
 
-    // Returns when bytes can be moved or the wait's deadline has come.
-    void wait(const Wait& wait) {
-        Nanos now = monotonic_now();
+    // Returns when bytes can be moved or the wait's deadline has come. `now` is a while ago: as long as the
+    // rank's last step took, which is good enough for a limit and not for a timer or a spin.
+    void wait(const Wait& wait, Nanos now) {
+        if (spin_.value > 0 || wait.timer) now = monotonic_now();
         const Nanos enough = saturating_add(now, spin_);
         if (spin_.value > 0 &&
             spin_until(now, std::min(enough, wait.deadline), wait.timer && wait.deadline <= enough)) {
             return;
         }
-        now = monotonic_now();
+        if (spin_.value > 0) now = monotonic_now();
         const bool precise = wait.timer && spin_.value > 0;
         const Nanos until = precise ? wait.deadline - kSleepGuard : wait.deadline;
         if (until > now) {
@@ -133,17 +134,18 @@ void drive(Rank& rank, Transport& transport, Nanos spin, const std::function<con
     Waiting<Transport> waiting(transport, spin);
     SpinGate::join();
     for (;;) {
-        const Wait wait = rank.advance(monotonic_now());
+        const Nanos now = monotonic_now();
+        const Wait wait = rank.advance(now);
         if (!rank.running()) break;
         if (const std::string* reason = stopped(); reason != nullptr) {
             rank.abort(*reason);
             break;
         }
         if (wait.more) {
-            const Nanos now = monotonic_now();
-            transport.gather(now, now);
+            const Nanos later = monotonic_now();
+            transport.gather(later, later);
         } else {
-            waiting.wait(wait);
+            waiting.wait(wait, now);
         }
     }
     SpinGate::part();

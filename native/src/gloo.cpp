@@ -204,7 +204,7 @@ void GlooTransport::gather(Nanos now, Nanos until) {
     arrivals_.take(reports_);
 }
 
-bool GlooTransport::poll(Sink& sink) {
+bool GlooTransport::poll(Sink& sink, Nanos /*now*/) {
     const std::vector<GlooReport> reports = std::exchange(reports_, {});
     for (const GlooReport& report : reports) {
         const std::uint32_t connection = report.connection;

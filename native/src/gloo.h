@@ -35,7 +35,7 @@ class GlooTransport {
     void gather(Nanos now, Nanos until);
     bool gathered() const { return !reports_.empty(); }
 
-    bool poll(Sink& sink);
+    bool poll(Sink& sink, Nanos now);
     bool pending() const { return false; }
     bool busy(std::uint32_t connection) const { return sending_[connection].now; }
     bool send(std::uint32_t connection, const Frame& frame, SendTimes& times);

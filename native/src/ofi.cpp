@@ -423,7 +423,7 @@ void OfiTransport::gather(Nanos now, Nanos until) {
     }
 }
 
-bool OfiTransport::poll(Sink& sink) {
+bool OfiTransport::poll(Sink& sink, Nanos /*now*/) {
     const std::size_t count = std::exchange(gathered_, 0);
     bool any = count > 0;
     for (std::size_t i = 0; i < count; ++i) complete(entries_[i], sink);

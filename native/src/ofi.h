@@ -45,7 +45,7 @@ class OfiTransport {
     void gather(Nanos now, Nanos until);
     bool gathered() const { return gathered_ > 0 || trouble_.has_value(); }
 
-    bool poll(Sink& sink);
+    bool poll(Sink& sink, Nanos now);
     bool pending() const { return false; }
     bool busy(std::uint32_t connection) const { return peers_[connection].sending; }
     bool send(std::uint32_t connection, const Frame& frame, SendTimes& times);

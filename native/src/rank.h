@@ -4,7 +4,7 @@
 // in `Schedule`, running calls in `Instances`. Time comes from `Clock` (`Nanos now()`), bytes go through
 // `Transport`:
 //
-//     bool poll(Sink&)                                  deliver what has arrived; true if anything happened
+//     bool poll(Sink&, now)                             deliver what has arrived; true if anything happened
 //     bool pending()                                    there is more to deliver at once
 //     bool busy(connection)                             a frame is on its way out
 //     bool send(connection, const Frame&, SendTimes&)   true if handed over whole at once
@@ -12,6 +12,8 @@
 //     bool drained()                                    nothing is left to hand over
 //     uint64_t moved()                                  bytes so far, to tell slow from stuck
 //     string unfinished()                               may be missing: of a stall, what it still waits for
+//
+// `now` of `poll` is that of `advance`: when the driver had found what has arrived.
 //
 // The driver runs ranks over sockets and the real clock, the simulator over a virtual one. In steady state
 // nothing here allocates or locks; every index was checked when the program was parsed.
@@ -72,7 +74,7 @@ class Rank final : public Sink {
         Wait wait;
         if (state_ != State::kRunning) return wait;
         see(now);
-        bool worked = transport_.poll(*this);
+        bool worked = transport_.poll(*this, now);
         worked |= run_timers();
         const int operators = run_ops();
         worked |= operators > 0;

@@ -27,7 +27,7 @@ class SimTransport {
     SimTransport(World& world, std::uint32_t rank, std::size_t connections)
         : world_(world), rank_(rank), sending_(connections, false) {}
 
-    bool poll(Sink&) { return false; }
+    bool poll(Sink&, Nanos) { return false; }
     bool pending() const { return false; }
     bool busy(std::uint32_t connection) const { return sending_[connection]; }
     bool send(std::uint32_t connection, const Frame& frame, SendTimes& times);

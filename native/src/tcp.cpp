@@ -132,7 +132,7 @@ void TcpTransport::gather(Nanos now, Nanos until) {
     }
 }
 
-bool TcpTransport::poll(Sink& sink) {
+bool TcpTransport::poll(Sink& sink, Nanos /*now*/) {
     bool any = false;
     // Connections that had more than their turn come first.
     const std::size_t left_over = readable_.size();

@@ -37,7 +37,7 @@ class TcpTransport {
 
     // -- as Rank wants it
     // ---------------------------------------------------------------------------------------
-    bool poll(Sink& sink);
+    bool poll(Sink& sink, Nanos now);
     bool pending() const { return !readable_.empty(); }
     bool busy(std::uint32_t connection) const {
         return peers_[connection].sending || peers_[connection].sending_credit;

@@ -192,21 +192,29 @@ void VerbsTransport::flush() {
     dirty_.clear();
 }
 
+bool VerbsTransport::drained() const {
+    draining_ = outstanding_ > 0 || !due_.empty();
+    return !draining_;
+}
+
 // -- receiving
 
-bool VerbsTransport::poll(Sink& sink) {
+bool VerbsTransport::poll(Sink& sink, Nanos now) {
     flush();
     bool any = false;
     pending_ = false;
     for (int batch = 0; batch < kMostBatches; ++batch) {
-        if (gathered_count_ == 0 && !look()) break;
+        // What `gather` had found was there at `now`; a look at the clock costs as much as a poll.
+        if (gathered_count_ == 0) {
+            if (!look()) break;
+            now = monotonic_now();
+        }
         any = true;
         const int count = std::exchange(gathered_count_, 0);
-        const Nanos now = monotonic_now();
         for (int i = 0; i < count; ++i) {
             if (!handle(gathered_[static_cast<std::size_t>(i)], now, sink)) return true;
         }
-        pending_ = count == static_cast<int>(gathered_.size());
+        pending_ = full_;
         if (!pending_) break;
     }
     if (!troubles_.empty()) tell_troubles(sink);

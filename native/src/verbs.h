@@ -41,14 +41,14 @@ class VerbsTransport {
 
     // -- as Rank wants it
 
-    bool poll(Sink& sink);
+    bool poll(Sink& sink, Nanos now);
     bool pending() const { return pending_; }
     bool busy(std::uint32_t connection) const;
     bool send(std::uint32_t connection, const Frame& frame, SendTimes& times);
     void send_credit(std::uint32_t connection, std::uint64_t messages);
     // At a stall: requests that nobody acknowledged, and when the device will say so.
     std::string unfinished() const;
-    bool drained() const { return outstanding_ == 0 && due_.empty(); }
+    bool drained() const;
     std::uint64_t moved() const { return moved_; }
 
     // For tests: the queue pairs of a connection fall silent, as if the network had cut them.
@@ -130,6 +130,7 @@ class VerbsTransport {
     void require_same(const VerbsCard& card, std::uint32_t rank) const;
 
     bool look();
+    bool keep_for_rank(const ibv_wc& completion);
     void spin(Nanos until);
     void sleep(Nanos now, Nanos until);
     bool stop_wanted() const;
@@ -186,9 +187,11 @@ class VerbsTransport {
     std::vector<std::uint32_t> due_;    // flows with a credit to send
     std::array<ibv_wc, 32> gathered_{};
     int gathered_count_ = 0;
+    bool full_ = false;  // the last look filled gathered_: there may be more
     bool pending_ = false;
     bool armed_ = false;
     std::uint64_t outstanding_ = 0;  // work requests not known to be complete
+    mutable bool draining_ = false;  // `drained` was asked in vain: the last completion matters to the rank
     std::uint64_t moved_ = 0;
     Nanos events_seen_;
     std::string port_note_;  // the last thing that happened to the port

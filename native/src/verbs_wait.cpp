@@ -19,7 +19,18 @@ constexpr unsigned kSpinsAtOnce = 64;  // then it looks at the clock and lets ot
 
 }  // namespace
 
-// Whether completions were found.
+// Whether the rank, or a credit that waits, has anything of this completion. Most sends' are only counted, so
+// nobody is woken, and no clock is read, for them.
+bool VerbsTransport::keep_for_rank(const ibv_wc& completion) {
+    const WorkId id = WorkId::from(completion.wr_id);
+    if (id.receive || completion.status != IBV_WC_SUCCESS) return true;
+    Queue& queue = queues_[id.queue];
+    if (flows_[queue.flow].blocked) return true;
+    outstanding_ -= queue.sends.retire(id.sequence);
+    return false;
+}
+
+// Whether completions were found that anyone waits for; those for the rank are then in gathered_.
 bool VerbsTransport::look() {
     const int count = endpoint_->poll(gathered_.data(), static_cast<int>(gathered_.size()));
     ++stats_.polls;
@@ -29,8 +40,12 @@ bool VerbsTransport::look() {
     }
     if (count == 0) ++stats_.empty_polls;
     stats_.completions += static_cast<std::uint64_t>(count);
-    gathered_count_ = count;
-    return count > 0;
+    full_ = count == static_cast<int>(gathered_.size());
+    for (int i = 0; i < count; ++i) {
+        const ibv_wc& completion = gathered_[static_cast<std::size_t>(i)];
+        if (keep_for_rank(completion)) gathered_[static_cast<std::size_t>(gathered_count_++)] = completion;
+    }
+    return gathered_count_ > 0 || full_ || (count > 0 && (!due_.empty() || (draining_ && outstanding_ == 0)));
 }
 
 void VerbsTransport::gather(Nanos now, Nanos until) {

@@ -38,7 +38,7 @@ struct HandClock {
 };
 
 struct NoTransport {
-    bool poll(Sink&) { return false; }
+    bool poll(Sink&, Nanos) { return false; }
     bool pending() const { return false; }
     bool busy(std::uint32_t) const { return false; }
     bool send(std::uint32_t, const Frame&, SendTimes&) { return true; }

@@ -76,7 +76,7 @@ struct Headless {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> arrived;  // connection, call
     std::vector<Frame> heads;
 
-    bool poll(Sink& sink) {
+    bool poll(Sink& sink, Nanos /*now*/) {
         const bool any = !arrived.empty();
         for (const auto& [connection, call] : arrived) {
             Frame frame;

@@ -147,7 +147,7 @@ struct HandTransport {
     bool blocked = false;
     Nanos time{0};
 
-    bool poll(Sink&) { return false; }
+    bool poll(Sink&, Nanos) { return false; }
     bool pending() const { return false; }
     bool busy(std::uint32_t) const { return blocked; }
     bool send(std::uint32_t connection, const Frame& frame, SendTimes& times) {

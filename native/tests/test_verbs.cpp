@@ -177,15 +177,15 @@ TEST_CASE("sixteen messages take one doorbell, their credits another, and the se
         CHECK(sender.stats().signalled == static_cast<std::uint64_t>(round));
         receiver.gather(now, now);
         CHECK(receiver.gathered());
-        CHECK(receiver.poll(at_receiver));
+        CHECK(receiver.poll(at_receiver, now));
         CHECK(at_receiver.messages == 16 * round);
         receiver.gather(now, now);
         CHECK(receiver.stats().credits == static_cast<std::uint64_t>(16 * round));
         CHECK(receiver.stats().doorbells == static_cast<std::uint64_t>(round));
-        receiver.poll(at_receiver);
+        receiver.poll(at_receiver, now);
         CHECK(receiver.drained());
-        sender.poll(at_sender);  // its own completion, found when it posted
-        sender.poll(at_sender);
+        sender.poll(at_sender, now);  // its own completion, found when it posted
+        sender.poll(at_sender, now);
         CHECK(at_sender.lost == "");
         CHECK(at_sender.freed == round);
         CHECK(sender.drained());
@@ -430,14 +430,14 @@ TEST_CASE("events of the device: a port that went down is remembered, a broken q
     FakeDevice::get().raise(IBV_EVENT_QP_FATAL, number);
     receiver.gather(now + 1000_ms, now + 1000_ms);
     CHECK(receiver.gathered());
-    receiver.poll(taker);
+    receiver.poll(taker, now);
     CHECK(taker.lost.find("IBV_EVENT_QP_FATAL on queue pair " + std::to_string(number)) != std::string::npos);
     CHECK(taker.lost.find("from rank 0") != std::string::npos);
 
     Taker other;
     FakeDevice::get().raise(IBV_EVENT_DEVICE_FATAL, 0);
     ranks[0]->transport().gather(now + 2000_ms, now + 2000_ms);
-    ranks[0]->transport().poll(other);
+    ranks[0]->transport().poll(other, now);
     CHECK(other.lost.find("IBV_EVENT_DEVICE_FATAL on fake0 port 1") != std::string::npos);
 }
 

@@ -3,10 +3,14 @@
 //
 //     stream   rank 0 sends `count` messages of `bytes` to rank 1; with ranks=N each to the next
 //     ping     `count` messages of `bytes` there and back
+//     ring     all-reduce of `bytes` among `ranks`, in messages of `chunk`
 //     cost     cycles a message of our own code at both ends together, over a device of memory whose are left
-//     out ring     all-reduce of `bytes` among `ranks`, in messages of `chunk`
+//              out
 //
-// Further keys are settings of the transport, or `spin` (ns). bench/verbs.py sets them against perftest.
+// Further keys are settings of the transport, `spin` (ns), or `pin=1`: rank r stays on processor r.
+// bench/verbs.py sets them against perftest.
+#include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -48,6 +52,16 @@ struct Used {
     double cpu_us = 0;
     std::uint64_t cycles = 0;
 };
+
+void stay_on(std::uint32_t processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor % std::thread::hardware_concurrency(), &set);
+    if (const int error = ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set); error != 0) {
+        std::fprintf(stderr, "rank %u cannot stay on one processor: errno %d\n", processor, error);
+        std::exit(1);
+    }
+}
 
 double thread_cpu_us() {
     rusage usage{};
@@ -109,6 +123,7 @@ int bench(const std::string& kind, Keys keys) {
     const auto chunk = static_cast<std::uint32_t>(number(keys, "chunk", bytes));
     const auto iterations = static_cast<std::uint32_t>(number(keys, "iterations", 4));
     const auto spin = number(keys, "spin", 0);
+    const bool pin = number(keys, "pin", 0) != 0;
     std::vector<ProgramBuilder> builders;
     for (std::uint32_t r = 0; r < ranks; ++r) {
         ProgramBuilder& builder = builders.emplace_back(verbs_builder(r, ranks, keys, false));
@@ -150,6 +165,7 @@ int bench(const std::string& kind, Keys keys) {
     std::vector<std::thread> threads;
     for (std::uint32_t r = 0; r < ranks; ++r) {
         threads.emplace_back([&, r] {
+            if (pin) stay_on(r);
             const double cpu = thread_cpu_us();
             const std::uint64_t before = cycles();
             failures[r] = all[r]->run();
