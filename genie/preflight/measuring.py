@@ -200,7 +200,11 @@ class PerftestMeasuring:
             for rail in self._prepared.rails
         )
         failed = [(rail, way, why) for rail, outcome in outcomes.items() for way, why in outcome.failed.items()]
-        return Measured(rails, tuple(failed), tuple(self.notes))
+        untold = [why for outcome in outcomes.values() for why in outcome.untold()]
+        doubt = ""
+        if untold:
+            doubt = f"{len(untold)} measurements have no time: {untold[0]} (preflight.tool=engine has another clock)"
+        return Measured(rails, tuple(failed), tuple(self.notes), doubt)
 
 
 def seats_of(prepared: Prepared, fabric: Fabric) -> list[dict[int, Seat]]:

@@ -33,9 +33,13 @@ READY_TIMEOUT_S = 20.0
 PATIENCE_S = 30.0
 """Beyond ten times what a load takes at the rate of its ports."""
 
+CLOCK_ATTEMPTS = 3
+"""How often a measurement is begun before a clock that perftest could not read leaves it unmeasured."""
+
 ENDING_S = 5.0
 _POLL_S = 0.02
 _NUMBER = re.compile(r"\d+(\.\d+)?")
+_NO_NUMBER = re.compile(r"-?(inf|nan)")
 _NOISE = re.compile(r"^[\s\-*]*$|^ *(WARNING|Conflicting CPU frequency)")
 
 
@@ -49,12 +53,24 @@ class Seat:
     gid_index: int
 
 
+class ClockUnread(RunAborted):
+    """perftest transferred everything and could not say how long it took: no word about the network."""
+
+
 @dataclass(slots=True)
 class Outcome:
-    """What was measured until now, by [from, to] of the hosts; ``failed`` says why a direction was not."""
+    """What was measured until now, by [from, to] of the hosts; ``failed`` says why a direction was not, ``unread`` by
+    program and direction that perftest's clock did not do, with the times that it was tried.
+    """
 
     samples: Samples = field(default_factory=Samples)
     failed: dict[Pair, str] = field(default_factory=dict)
+    unread: dict[tuple[str, Pair], str] = field(default_factory=dict)
+
+    def untold(self) -> list[str]:
+        """Why a measurement is missing altogether, for each whose clock was never read."""
+        of = {BANDWIDTH: self.samples.bandwidth_bps, LATENCY: self.samples.latency_ns}
+        return [why for (program, way), why in self.unread.items() if way not in of[program]]
 
 
 def missing(fabric: Fabric, hosts: Sequence[str]) -> tuple[str, ...]:
@@ -120,23 +136,42 @@ class Perftest:
     def latency(self, pairs: Sequence[Pair], *, size: int, count: int) -> None:
         """Half a round trip of ``size`` bytes, the typical (median) of ``count``; the lower place begins."""
         words = ["-s", str(size), "-n", str(max(count, LEAST_ITERATIONS))]
-        self._wave(pairs, LATENCY, words, 2 * PATIENCE_S, self._keep_latency)
+        self._waves(pairs, LATENCY, words, 2 * PATIENCE_S, self._keep_latency)
 
     def bandwidth(self, ways: Sequence[Pair], *, size: int, count: int, takes_s: float) -> None:
         """Payload rate of ``count`` messages of ``size`` bytes in each direction [from, to] of ``ways``."""
         words = ["-s", str(size), "-n", str(max(count, LEAST_ITERATIONS)), "-q", str(self._queue_pairs)]
         words += ["--report_gbits"]
-        self._wave(ways, BANDWIDTH, words, 10 * takes_s + PATIENCE_S, self._keep_bandwidth)
+        self._waves(ways, BANDWIDTH, words, 10 * takes_s + PATIENCE_S, self._keep_bandwidth)
 
     def _keep_latency(self, way: Pair, text: str) -> None:
-        self.outcome.samples.latency_ns.setdefault((min(way), max(way)), []).append(parse_latency_ns(text))
+        value = parse_latency_ns(text)  # first: what cannot be read must leave no trace
+        self.outcome.samples.latency_ns.setdefault((min(way), max(way)), []).append(value)
 
     def _keep_bandwidth(self, way: Pair, text: str) -> None:
-        self.outcome.samples.bandwidth_bps.setdefault(way, []).append(parse_bandwidth_bps(text))
+        value = parse_bandwidth_bps(text)
+        self.outcome.samples.bandwidth_bps.setdefault(way, []).append(value)
+
+    def _waves(
+        self, ways: Sequence[Pair], program: str, words: list[str], timeout_s: float, keep: Callable[[Pair, str], None]
+    ) -> None:
+        """A wave, and again those of it whose clock was not read: perftest gauges it anew at each start."""
+        left: Mapping[Pair, str] = dict.fromkeys(ways, "")
+        for _ in range(CLOCK_ATTEMPTS):
+            left = self._wave(list(left), program, words, timeout_s, keep)
+            if not left:
+                return
+        for way, why in left.items():
+            source, target = (self._seats[place].host for place in way)
+            self.outcome.unread[program, way] = (
+                f"{program} from {source} to {target}, {CLOCK_ATTEMPTS} times begun: {why}"
+            )
 
     def _wave(
         self, ways: Sequence[Pair], program: str, words: list[str], timeout_s: float, keep: Callable[[Pair, str], None]
-    ) -> None:
+    ) -> dict[Pair, str]:
+        """Measure all at once; those whose clock was not read, with what perftest had instead."""
+        unread: dict[Pair, str] = {}
         servers: dict[Pair, tuple[Process, int, Path]] = {}
         try:
             for source, target in ways:
@@ -150,6 +185,8 @@ class Perftest:
                 for way, answer in answers.items():
                     try:
                         keep(way, answer.result())
+                    except ClockUnread as error:
+                        unread[way] = error.message
                     except GenieError as error:
                         self.outcome.failed[way] = error.message
         finally:
@@ -157,6 +194,7 @@ class Perftest:
                 with contextlib.suppress(GenieError):  # a host that is gone has been named already
                     process.kill()
                     process.wait(ENDING_S)
+        return unread
 
     def _argv(self, program: str, seat: Seat, port: int, words: Sequence[str]) -> list[str]:
         where = ["-d", seat.rail.device, "-i", str(seat.rail.port), "-x", str(seat.gid_index)]
@@ -197,12 +235,12 @@ def parse_bandwidth_bps(text: str) -> float:
     """Bits a second from what ``ib_write_bw --report_gbits`` said: its average or its message rate, whichever has more
     digits. Versions differ: the average has two decimals, or six.
 
-    Raises RunAborted if its table is not there, or says 0: that is no bandwidth but a clock that perftest could not
-    read, or more time than two decimals hold.
+    Raises RunAborted if its table is not there, ClockUnread if it says 0: that is no bandwidth but a clock that
+    perftest could not gauge (its get_cpu_mhz, on a busy host), or more time than its decimals hold.
     """
     size, _, _, average, rate = _row(text, "BW average[Gb/sec]", 5)
     if not float(average) and not float(rate):
-        raise RunAborted("perftest measured a bandwidth of 0: its clock or its decimals did not do for so slow a pair")
+        raise ClockUnread("perftest measured a bandwidth of 0: its clock or its decimals did not do for so slow a pair")
     if _digits(average) >= _digits(rate):
         return float(average) * 1e9
     return float(rate) * 1e6 * float(size) * 8
@@ -214,8 +252,14 @@ def _digits(number: str) -> int:
 
 
 def parse_latency_ns(text: str) -> float:
-    """The typical (median) time of ``ib_write_lat`` in ns: half a round trip, as it counts. Raises RunAborted."""
-    return float(_row(text, "t_typical[usec]", 5)[4]) * 1e3
+    """The typical (median) time of ``ib_write_lat`` in ns: half a round trip, as it counts.
+
+    Raises RunAborted if its table is not there, ClockUnread where it says 0, inf or nan: it divides by its clock.
+    """
+    typical = float(_row(text, "t_typical[usec]", 5)[4])
+    if not typical:
+        raise ClockUnread("perftest measured a latency of 0: it could not read its clock")
+    return typical * 1e3
 
 
 def _row(text: str, column: str, least: int) -> list[str]:
@@ -226,6 +270,8 @@ def _row(text: str, column: str, least: int) -> list[str]:
         words = line.split()[:least]
         if len(words) == least and all(_NUMBER.fullmatch(word) for word in words):
             return words
+        if len(words) == least and any(_NO_NUMBER.fullmatch(word) for word in words):
+            raise ClockUnread(f"perftest measured {' '.join(words)}: it could not read its clock")
     raise RunAborted(f"expected perftest's table with the column {column!r}, found: {_said(text)}")
 
 

@@ -8,13 +8,21 @@ from types import SimpleNamespace
 import perftest as standin
 import pytest
 
-from genie.errors import EnvironmentUnfit, PlanError, RunAborted
+from genie.errors import EnvironmentUnfit, RunAborted
 from genie.fabric.base import Completed
 from genie.fabric.config import LoopbackConfig
 from genie.fabric.loopback import LoopbackFabric
 from genie.preflight import perftest
 from genie.preflight.hardware import counted, sentences
-from genie.preflight.perftest import Perftest, Seat, parse_bandwidth_bps, parse_latency_ns, rail_with_address
+from genie.preflight.measuring import PerftestMeasuring
+from genie.preflight.perftest import (
+    ClockUnread,
+    Perftest,
+    Seat,
+    parse_bandwidth_bps,
+    parse_latency_ns,
+    rail_with_address,
+)
 from genie.rdma.model import read_verbs_list
 from genie.rdma.rails import Rail
 from genie.topology import SingleSwitchConfig, build
@@ -141,7 +149,7 @@ def asked(text: str, code: int = 0):
 def test_the_seat_is_the_rail_that_was_named_or_the_port_with_the_hosts_address() -> None:
     two = asked(listed(("mlx5_0", "10.9.0.1"), ("mlx5_1", "10.0.0.1")))
     assert perftest.seat(two, "h0", None, -1) == Seat("h0", "10.0.0.1", Rail("mlx5_1"), 1)
-    assert perftest.seat(two, "h0", Rail("mlx5_0"), 3) == Seat("h0", "10.0.0.1", Rail("mlx5_0"), 3)
+    assert perftest.seat(two, "h0", Rail("mlx5_0"), 0) == Seat("h0", "10.0.0.1", Rail("mlx5_0"), 0)
     only = read_verbs_list(listed(("mlx5_0", "10.9.0.1")))
     assert rail_with_address(only, "10.0.0.1") == Rail("mlx5_0")
 
@@ -152,7 +160,7 @@ def test_the_seat_is_the_rail_that_was_named_or_the_port_with_the_hosts_address(
         (asked("no library", 1), None, EnvironmentUnfit, "h0: RDMA devices cannot be listed: no library"),
         (asked(listed()), None, EnvironmentUnfit, "no RDMA device has the address 10.0.0.1; devices there: none"),
         (asked(listed(("a", "1.1.1.1"), ("b", "2.2.2.2"))), None, EnvironmentUnfit, "devices there: a, b"),
-        (asked(listed(("mlx5_0", "10.0.0.1"))), Rail("mlx5_7"), PlanError, "h0 has no RDMA device 'mlx5_7'"),
+        (asked(listed(("mlx5_0", "10.0.0.1"))), Rail("mlx5_7"), EnvironmentUnfit, "h0 has no RDMA device 'mlx5_7'"),
     ],
     ids=["agent-fails", "none", "two-others", "not-there"],
 )
@@ -208,7 +216,71 @@ def test_many_ports_are_a_few_notes() -> None:
     assert sentences(before, after)[-1] == "and 12 more ports counted such things"
 
 
-def test_a_bandwidth_of_zero_is_no_measurement() -> None:
-    row = " 65536      1000             0.00               0.00                0.000000"
-    with pytest.raises(RunAborted, match="perftest measured a bandwidth of 0"):
-        parse_bandwidth_bps(f"{standin.LINE}\n{standin.BW_HEAD}\n{row}\n{standin.LINE}")
+# -- a clock that perftest could not read -------------------------------------------------------------------------
+
+ROW_0 = " 65536      1000             0.00               0.00                0.000000"
+ROW_INF = " 64      40          inf         inf      inf   \t       inf      \t-nan \t\tinf\t\tinf"
+NO_RATE, NO_TIME = (
+    f"{standin.LINE}\n{head}\n{row}\n{standin.LINE}"
+    for head, row in ((standin.BW_HEAD, ROW_0), (standin.LAT_HEAD, ROW_INF))
+)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "message"),
+    [
+        (parse_bandwidth_bps, NO_RATE, "perftest measured a bandwidth of 0"),
+        (parse_latency_ns, NO_TIME, "perftest measured 64 40 inf inf inf: it could not read its clock"),
+        (parse_latency_ns, NO_TIME.replace("inf", "0.00").replace("-nan", "0.00"), "a latency of 0"),
+    ],
+    ids=["bandwidth 0", "latency inf", "latency 0"],
+)
+def test_what_has_no_time_is_no_measurement(parse, text, message) -> None:
+    with pytest.raises(ClockUnread, match=message):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("blind", "rates", "begun"),
+    [(1, {(0, 1): [95e9]}, 2), (99, {}, perftest.CLOCK_ATTEMPTS)],
+    ids=["read the second time", "never read"],
+)
+def test_a_measurement_without_a_time_is_begun_again_and_leaves_no_empty_sample(
+    fabric, tmp_path, monkeypatch, blind, rates, begun
+) -> None:
+    monkeypatch.setenv("GENIE_PERFTEST_GBPS", json.dumps({"*": 95}))
+    test, parsed = yardstick(fabric, tmp_path), []
+
+    def parse(text: str) -> float:
+        parsed.append(text)
+        return parse_bandwidth_bps(NO_RATE if len(parsed) <= blind else text)
+
+    monkeypatch.setattr(perftest, "parse_bandwidth_bps", parse)
+    test.bandwidth([(0, 1)], size=65536, count=100, takes_s=0.1)
+    assert len(parsed) == begun
+    assert {way: [round(rate, -9) for rate in own] for way, own in test.outcome.samples.bandwidth_bps.items()} == rates
+    assert test.outcome.failed == {}
+    assert [why.partition(":")[0] for why in test.outcome.untold()] == (
+        [] if rates else [f"ib_write_bw from h0 to h1, {begun} times begun"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "unread", "doubt"),
+    [
+        ({(0, 1): [1e9]}, {}, ""),
+        ({(0, 1): [1e9]}, {("ib_write_bw", (0, 1)): "of another repeat"}, ""),
+        ({}, {("ib_write_bw", (0, 1)): "no clock"}, "1 measurements have no time: no clock (preflight.tool=engine"),
+    ],
+    ids=["all read", "read in one repeat", "never read"],
+)
+def test_what_was_never_timed_makes_a_preflight_invalid_not_degraded(tmp_path, rates, unread, doubt) -> None:
+    prepared = SimpleNamespace(schedule=SimpleNamespace(hosts=("h0", "h1")), rails=("",))
+    measuring = PerftestMeasuring(prepared, tmp_path)
+    test = Perftest(None, tmp_path, {}, queue_pairs=1)
+    test.outcome.samples.bandwidth_bps.update(rates)
+    test.outcome.unread.update(unread)
+    measuring._tests[""] = test
+    found = measuring.result()
+    assert found.failed == ()
+    assert found.doubt.startswith(doubt) and bool(found.doubt) == bool(doubt)
