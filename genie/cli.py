@@ -52,8 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return _nobody_reads(arguments)
-    except SystemExit:  # how rich's Console ends a program that nobody reads; its 1 would say that a verdict failed
-        return _nobody_reads(arguments)
+    except SystemExit as ended:
+        # How rich's Console ends a program that nobody reads; its 1 would say that a verdict failed.
+        if isinstance(ended.__context__, BrokenPipeError):
+            return _nobody_reads(arguments)
+        raise
     except GenieError as error:
         if os.environ.get("GENIE_DEBUG") == "1":
             raise
