@@ -199,10 +199,17 @@ def test_a_sweep_whose_output_nobody_reads_ends(story: Story, capfd: pytest.Capt
     assert "Traceback" not in capfd.readouterr().err
 
 
+def ended_by_rich() -> SystemExit:
+    """What a Console raises where its write failed."""
+    ended = SystemExit(1)
+    ended.__context__ = BrokenPipeError()
+    return ended
+
+
 @pytest.mark.parametrize(
     ("words", "code"), [([], 141), (["-m", "seed=1,2"], 141), (["--version"], 0)], ids=["a run", "a sweep", "a text"]
 )
-@pytest.mark.parametrize("error", [BrokenPipeError(), SystemExit(1)], ids=["a print", "rich"])
+@pytest.mark.parametrize("error", [BrokenPipeError(), ended_by_rich()], ids=["a print", "rich"])
 def test_who_stops_reading_is_no_failed_verdict(
     words: list[str], code: int, error: BaseException, story: Story, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
