@@ -188,6 +188,8 @@ def _weigh(
         word = "degraded" if any(rail.measured for rail in measured.rails) else "invalid"
         also = f"; {verdict.why}" if verdict.word == "degraded" else ""
         return Verdict(word, f"{len(measured.failed)} directions failed: {findings[0].text}{also}", findings), ""
+    if measured.untold:  # what was found stays found; that nothing else is out of line cannot be said
+        return (verdict, measured.untold) if findings else (Verdict("invalid", measured.untold, ()), "")
     # Busy CPUs can make things slower only, and nothing is.
     note = "the CPUs were busier than a run may have them, but nothing is out of line" if measured.busy else ""
     return verdict, note

@@ -31,7 +31,8 @@ from genie.workload.generators.pairs import Pair
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What was measured. ``failed``: (rail, from and to, why) of directions that could not be. ``doubt`` is why none
-    of it may be believed, ``busy`` why what is slow may not be the network's fault ("" where there is no reason).
+    of it may be believed, ``busy`` why what is slow may not be the network's fault, ``untold`` what has no value though
+    the network carried it ("" where there is no reason).
     """
 
     rails: tuple[Matrices, ...]
@@ -39,6 +40,7 @@ class Measured:
     notes: tuple[str, ...] = ()
     doubt: str = ""
     busy: str = ""
+    untold: str = ""
 
 
 class Measuring(Protocol):
@@ -201,10 +203,10 @@ class PerftestMeasuring:
         )
         failed = [(rail, way, why) for rail, outcome in outcomes.items() for way, why in outcome.failed.items()]
         untold = [why for outcome in outcomes.values() for why in outcome.untold()]
-        doubt = ""
+        lack = ""
         if untold:
-            doubt = f"{len(untold)} measurements have no time: {untold[0]} (preflight.tool=engine has another clock)"
-        return Measured(rails, tuple(failed), tuple(self.notes), doubt)
+            lack = f"{len(untold)} measurements have no time: {untold[0]} (preflight.tool=engine has another clock)"
+        return Measured(rails, tuple(failed), tuple(self.notes), untold=lack)
 
 
 def seats_of(prepared: Prepared, fabric: Fabric) -> list[dict[int, Seat]]:

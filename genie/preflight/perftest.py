@@ -33,7 +33,7 @@ READY_TIMEOUT_S = 20.0
 PATIENCE_S = 30.0
 """Beyond ten times what a load takes at the rate of its ports."""
 
-CLOCK_ATTEMPTS = 3
+CLOCK_ATTEMPTS = 5
 """How often a measurement is begun before a clock that perftest could not read leaves it unmeasured."""
 
 ENDING_S = 5.0

@@ -12,9 +12,10 @@ from genie.errors import EnvironmentUnfit, RunAborted
 from genie.fabric.base import Completed
 from genie.fabric.config import LoopbackConfig
 from genie.fabric.loopback import LoopbackFabric
-from genie.preflight import perftest
+from genie.preflight import command, perftest
 from genie.preflight.hardware import counted, sentences
-from genie.preflight.measuring import PerftestMeasuring
+from genie.preflight.judge import Verdict
+from genie.preflight.measuring import Measured, PerftestMeasuring
 from genie.preflight.perftest import (
     ClockUnread,
     Perftest,
@@ -23,6 +24,7 @@ from genie.preflight.perftest import (
     parse_latency_ns,
     rail_with_address,
 )
+from genie.preflight.record import Finding
 from genie.rdma.model import read_verbs_list
 from genie.rdma.rails import Rail
 from genie.topology import SingleSwitchConfig, build
@@ -266,7 +268,7 @@ def test_a_measurement_without_a_time_is_begun_again_and_leaves_no_empty_sample(
 
 
 @pytest.mark.parametrize(
-    ("rates", "unread", "doubt"),
+    ("rates", "unread", "untold"),
     [
         ({(0, 1): [1e9]}, {}, ""),
         ({(0, 1): [1e9]}, {("ib_write_bw", (0, 1)): "of another repeat"}, ""),
@@ -274,7 +276,7 @@ def test_a_measurement_without_a_time_is_begun_again_and_leaves_no_empty_sample(
     ],
     ids=["all read", "read in one repeat", "never read"],
 )
-def test_what_was_never_timed_makes_a_preflight_invalid_not_degraded(tmp_path, rates, unread, doubt) -> None:
+def test_what_was_never_timed_is_told_and_is_no_failure(tmp_path, rates, unread, untold) -> None:
     prepared = SimpleNamespace(schedule=SimpleNamespace(hosts=("h0", "h1")), rails=("",))
     measuring = PerftestMeasuring(prepared, tmp_path)
     test = Perftest(None, tmp_path, {}, queue_pairs=1)
@@ -282,5 +284,20 @@ def test_what_was_never_timed_makes_a_preflight_invalid_not_degraded(tmp_path, r
     test.outcome.unread.update(unread)
     measuring._tests[""] = test
     found = measuring.result()
-    assert found.failed == ()
-    assert found.doubt[: len(doubt) or None] == doubt
+    assert (found.failed, found.doubt) == ((), "")
+    assert found.untold[: len(untold) or None] == untold
+
+
+FOUND = Finding("bandwidth", "pair", ("h0", "h1"), "", 1e6, 1e9, ("ports",), "h0 to h1 is slow")
+
+
+@pytest.mark.parametrize(
+    ("findings", "word", "why", "note"),
+    [((), "invalid", "no clock", ""), ((FOUND,), "degraded", "h0 to h1 is slow", "no clock")],
+    ids=["nothing else out of line", "something is"],
+)
+def test_what_was_never_timed_takes_no_finding_back(findings, word, why, note) -> None:
+    verdict = Verdict("degraded" if findings else "ok", "h0 to h1 is slow", findings)
+    record = SimpleNamespace(status="finished", hosts=("h0", "h1"))
+    weighed, also = command._weigh(verdict, record, None, Measured((), untold="no clock"), "")
+    assert (weighed.word, weighed.why, also) == (word, why, note)
