@@ -372,6 +372,7 @@ def look(links: SshLinks, entries: Iterable[HostEntry]) -> dict[str, HostFacts]:
                 facts[entry.name] = answer
             else:
                 problems[entry.name] = answer
+    problems |= same_addresses(facts)
     if problems:
         shown = [f"{name}: {problems[name]}" for name in list(problems)[:_SHOWN]]
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
@@ -380,6 +381,16 @@ def look(links: SshLinks, entries: Iterable[HostEntry]) -> dict[str, HostFacts]:
             hint="nothing was changed on any host; docs/inventory.md says what a host needs",
         )
     return facts
+
+
+def same_addresses(facts: Mapping[str, HostFacts]) -> dict[str, str]:
+    """Why a host cannot serve beside one before it: by name, where its data address is that of the other. Pure."""
+    first: dict[str, str] = {}
+    return {
+        name: f"has the address {own.address}, as {first[own.address]} has: is it one machine under two names?"
+        for name, own in facts.items()
+        if own.address and first.setdefault(own.address, name) != name
+    }
 
 
 def _ask(links: SshLinks, entry: HostEntry) -> HostFacts | str:

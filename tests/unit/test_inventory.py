@@ -19,7 +19,15 @@ from genie.fabric import survey
 from genie.fabric.lease import lease_script
 from genie.fabric.samples import HostSamples, merge_samples
 from genie.fabric.ssh import SshTarget
-from genie.fabric.survey import HostEntry, HostFacts, Survey, describe_holder, judge_facts, read_inventory
+from genie.fabric.survey import (
+    HostEntry,
+    HostFacts,
+    Survey,
+    describe_holder,
+    judge_facts,
+    read_inventory,
+    same_addresses,
+)
 from genie.results.ports import RECORD, read_ports
 from genie.topology.inventory import draw
 
@@ -486,3 +494,19 @@ def test_words_of_an_inventory_stay_words_of_ssh(tmp_path):
         env={**os.environ, "SSH_CONNECTION": "1 2"},
     )
     assert done.stdout == "1 2|a b|"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "refused"),
+    [
+        ({"n1": "10.0.0.1", "n2": "10.0.0.2"}, {}),
+        ({"n1": "10.0.0.1", "n2": "10.0.0.1"}, {"n2": "has the address 10.0.0.1, as n1 has: is it one machine"}),
+        ({"leaf1": "", "leaf2": ""}, {}),
+    ],
+    ids=["two hosts", "one machine under two names", "switches without a data address"],
+)
+def test_two_hosts_of_one_address_are_refused_by_name(addresses, refused) -> None:
+    facts = {name: replace(judge_facts(ENTRY, SAID), name=name, address=own) for name, own in addresses.items()}
+    found = same_addresses(facts)
+    assert found.keys() == refused.keys()
+    assert all(found[name].startswith(words) for name, words in refused.items())
