@@ -6,7 +6,7 @@ help:
 	@echo "make test    set up with the development tools, then lint, type-check and test everything"
 	@echo "make soak    the same with every case of the longest tables, and longer fuzzing; before a release"
 	@echo "make lab     two virtual machines with netem, red and Soft-RoCE on a wire (docs/lab.md)"
-	@echo "make studies all studies of experiments/, a quarter of an hour on an idle machine (docs/studies.md)"
+	@echo "make studies all studies of experiments/, nine minutes on an idle machine (docs/studies.md)"
 	@echo "make setup   system packages where missing, .venv, the build"
 	@echo "make format  format Python and C++"
 	@echo "make clean   remove builds and caches (runs/ and .venv stay)"
