@@ -37,16 +37,18 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 PATIENCE_S = 60.0
-VERSION = 2
+VERSION = 3
 HELLO, CHALLENGE, PROOF, PROGRAM, LISTENING, CONNECT, CONNECTED = range(1, 8)
 START, PROGRESS, DONE, FAILED, ABORT, BYE = range(10, 16)
-CARD = struct.Struct("<I16sHBBBBBIIIQI")
-CARD_MAGIC = int.from_bytes(b"GVB1", "little")
+CARD = struct.Struct("<I16sHBBBBBIIIQQI")
+CARD_MAGIC = int.from_bytes(b"GVB2", "little")
 FLOW = struct.Struct("<IHBQQ")
 CREDIT = struct.Struct("<QQQ40x")
 IS_CREDIT = 1 << 31
 LINE_BYTES = 64
 WORD = (1 << 64) - 1
+NEVER = WORD
+"""No message goes before its immediate: adaptive routing is off, as by default on Ethernet."""
 
 
 class Wrong(Exception):
@@ -180,7 +182,7 @@ class Verbs:
         spec = self.spec
         raw = IPv6Address(self.gid.gid).packed
         out = CARD.pack(CARD_MAGIC, raw, 0, 2, self.mtu, 0, 0, 1, spec["queue_pairs"], spec["slots"],
-                        self.memory.rkey, spec["message_bytes"], 2)  # fmt: skip
+                        self.memory.rkey, spec["message_bytes"], NEVER, 2)  # fmt: skip
         for flow in (self.outgoing, self.incoming):
             out += FLOW.pack(0, 0, flow.sends, self.memory.buf + flow.place, flow.stride)
             for pair, psn in flow.pairs:
@@ -190,9 +192,10 @@ class Verbs:
     def connect(self, card):
         """Read the native rank's card, and bring each queue pair to it; receives are there before it can write."""
         head = CARD.unpack_from(card)
-        magic, raw, _, layer, mtu, mode, split, verify, pairs, slots, rkey, message_bytes, flows = head
-        expected = (CARD_MAGIC, 2, 0, 0, 1, self.spec["queue_pairs"], self.spec["slots"], self.spec["message_bytes"], 2)
-        found = (magic, layer, mode, split, verify, pairs, slots, message_bytes, flows)
+        magic, raw, _, layer, mtu, mode, split, verify, pairs, slots, rkey, message_bytes, data_first, flows = head
+        spec = self.spec
+        expected = (CARD_MAGIC, 2, 0, 0, 1, spec["queue_pairs"], spec["slots"], spec["message_bytes"], NEVER, 2)
+        found = (magic, layer, mode, split, verify, pairs, slots, message_bytes, data_first, flows)
         if found != expected:
             raise Wrong(f"a card of {found}, expected {expected}")
         at = CARD.size
