@@ -104,36 +104,62 @@ def read_search(folder: Path) -> SearchSoFar:
         return SearchSoFar(folder, ended.status, "", ended, None)
     stopped = next((str(e.get("why", "")) for e in reversed(entries) if e.get("event") == STOPPED), "")
     status = "finished" if ended else "running" if busy else "unfinished"
+    told = _Told(folder, status, stopped, ended, scene, tuple(entries))
     try:
-        if scene.mode == "changes":
-            return _changes(folder, status, stopped, ended, scene, entries)
-        return _components(folder, status, stopped, ended, scene, entries)
+        return _changes(told) if scene.mode == "changes" else _components(told)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise GenieError(f"{folder / JOURNAL} is damaged: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the files of a search say, before anything is made of it. ``ended``: its final statement, if it has one."""
+
+    folder: Path
+    status: str
+    stopped: str
+    ended: BisectRecord | None
+    scene: Scene
+    entries: tuple[Mapping[str, Any], ...]
+
+    def of(self, event: str) -> list[Mapping[str, Any]]:
+        return [entry for entry in self.entries if entry.get("event") == event]
+
+    def so_far(
+        self, open_end: BisectRecord | None, *, believed: Believed | None = None, tried: TriedSets | None = None
+    ) -> SearchSoFar:
+        """With its final statement, or with ``open_end`` where it has none."""
+        record = self.ended or open_end
+        assert record is not None
+        return SearchSoFar(self.folder, self.status, self.stopped, record, self.scene, believed=believed, tried=tried)
+
+    def has_not_ended(self) -> str:
+        if self.stopped and self.status != "running":
+            return f"the search has not ended ({self.stopped})"
+        return "the search is still going on" if self.status == "running" else "the search has not ended"
+
+    def left_open(self, record: BisectRecord) -> BisectRecord:
+        going_on = () if self.status == "running" else (f"it goes on with: genie bisect --resume {self.folder}",)
+        return replace(
+            record, status=self.status, word="inconclusive", created_ns=self.scene.created_ns,
+            notes=(*record.notes, *going_on), clear=0, others=0,
+        )  # fmt: skip
 
 
 # -- components ---------------------------------------------------------------------------------------------------
 
 
-def _components(
-    folder: Path,
-    status: str,
-    stopped: str,
-    ended: BisectRecord | None,
-    scene: Scene,
-    entries: Sequence[Mapping[str, Any]],
-) -> SearchSoFar:
+def _components(told: _Told) -> SearchSoFar:
+    scene = told.scene
     if scene.ground is None:
         raise ValueError("a search over components without the ways of flows")
     search = search_of(scene.suspects, scene.ground, scene.settings, seed=scene.seed)
     standings, probes = [_standing(search)], []
-    for entry in entries:
-        if entry.get("event") == "probe":
-            probes.append(replayed(dict(entry), search, scene.settings))
-            standings.append(_standing(search))
+    for entry in told.of("probe"):
+        probes.append(replayed(dict(entry), search, scene.settings))
+        standings.append(_standing(search))
     believed = Believed(search.belief.suspects, tuple(probes), tuple(standings))
-    record = ended or _unfinished(search, believed, scene, folder, status, stopped)
-    return SearchSoFar(folder, status, stopped, record, scene, believed=believed)
+    return told.so_far(None if told.ended else _unfinished(search, believed, told), believed=believed)
 
 
 def _standing(search: Search) -> Standing:
@@ -149,31 +175,16 @@ def _standing(search: Search) -> Standing:
     return Standing(tuple(chances), sets.get((), 0.0), names, sets[leader], belief.entropy_bits())
 
 
-def _unfinished(
-    search: Search, believed: Believed, scene: Scene, folder: Path, status: str, stopped: str
-) -> BisectRecord:
+def _unfinished(search: Search, believed: Believed, told: _Told) -> BisectRecord:
     over = search.conclusion()
     left = "nothing is left but to conclude" if over else f"about {search.probes_left()} left"
     done = len(believed.probes)
-    why = f"{_has_not_ended(status, stopped)}: {done} probe{'s' * (done != 1)} made, {left}"
+    why = f"{told.has_not_ended()}: {done} probe{'s' * (done != 1)} made, {left}"
     chances = tuple((suspect.name, chance) for suspect, chance in search.shortlist())
     beyond = tuple(suspect.name for suspect in search.belief.beyond_reach)
     found = Hunted(search.so_far(why), believed.probes, chances, beyond)
     took_s = sum(probe.took_s for probe in believed.probes)
-    return _open_end(components_record(found, search, scene, folder, duration_s=took_s), scene, folder, status)
-
-
-def _has_not_ended(status: str, stopped: str) -> str:
-    if stopped and status != "running":
-        return f"the search has not ended ({stopped})"
-    return "the search is still going on" if status == "running" else "the search has not ended"
-
-
-def _open_end(record: BisectRecord, scene: Scene, folder: Path, status: str) -> BisectRecord:
-    notes = record.notes if status == "running" else (*record.notes, f"it goes on with: genie bisect --resume {folder}")
-    return replace(
-        record, status=status, word="inconclusive", created_ns=scene.created_ns, notes=notes, clear=0, others=0
-    )
+    return told.left_open(components_record(found, search, told.scene, told.folder, duration_s=took_s))
 
 
 # -- changes ------------------------------------------------------------------------------------------------------
@@ -183,20 +194,12 @@ class _NotYet(Exception):
     """The journal does not say whether a set is bad: the search ended before."""
 
 
-def _changes(
-    folder: Path,
-    status: str,
-    stopped: str,
-    ended: BisectRecord | None,
-    scene: Scene,
-    entries: Sequence[Mapping[str, Any]],
-) -> SearchSoFar:
+def _changes(told: _Told) -> SearchSoFar:
+    scene = told.scene
+    runs = [run_of(entry) for entry in told.of("run")]
     by_set: dict[Subset, list[StateRun]] = {}
-    runs = []
-    for entry in entries:
-        if entry.get("event") == "run":
-            runs.append(run_of(entry))
-            by_set.setdefault(runs[-1].changes, []).append(runs[-1])
+    for run in runs:
+        by_set.setdefault(run.changes, []).append(run)
     good = tuple(by_set.pop((), []))
     reference_ns = reference_of(good)
     sets = {changes: _judged(changes, own, scene.settings.probes) for changes, own in by_set.items()}
@@ -208,8 +211,8 @@ def _changes(
             raise _NotYet
         return known.bad
 
-    if ended is not None:
-        return SearchSoFar(folder, status, stopped, ended, scene, tried=tried)
+    if told.ended is not None:
+        return told.so_far(None, tried=tried)
     over = True
     try:
         guilty = ddmin.culprits(scene.settings.changes, is_bad) if len(good) >= GOOD_RUNS else ()
@@ -218,13 +221,14 @@ def _changes(
         guilty, over = (), False
     sure = {found.changes: _sureness(found) for found in sets.values() if found.bad is not None}
     record = changes_record(
-        guilty, Tried(tuple(runs), reference_ns or 0.0, sure), scene, folder, duration_s=sum(run.took_s for run in runs)
-    )
+        guilty, Tried(tuple(runs), reference_ns or 0.0, sure), scene, told.folder,
+        duration_s=sum(run.took_s for run in runs),
+    )  # fmt: skip
     within = min((found.changes for found in sets.values() if found.bad), key=len, default=())
     where = "nothing is left but to conclude" if over else _within(within, scene.settings.changes)
-    why = f"{_has_not_ended(status, stopped)}: {len(runs)} run{'s' * (len(runs) != 1)} made; {where}"
+    why = f"{told.has_not_ended()}: {len(runs)} run{'s' * (len(runs) != 1)} made; {where}"
     record = replace(record, why=why, culprits=(), confidence=0.0)
-    return SearchSoFar(folder, status, stopped, _open_end(record, scene, folder, status), scene, tried=tried)
+    return told.so_far(told.left_open(record), tried=tried)
 
 
 def _within(found: Subset, changes: Subset) -> str:
