@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -153,7 +152,6 @@ class _Story:
             print(_plan_text(plan, suspects, self.settings, expected, hint))
             return EXIT_OK
         folder = self._folder("bisect")
-        began_s = time.monotonic()
         say = Narrator(1, len(hosts))
         say.note(hint)
         subject = {
@@ -177,7 +175,7 @@ class _Story:
             scenes.keep(journal, scene)
             healthy = replace(self.config, fault={}, run_dir="")
             found = hunt(session, healthy, self.settings, search, expected, folder, journal, say)
-        record = components_record(found, search, scene, folder, duration_s=time.monotonic() - began_s)
+        record = components_record(found, search, scene, folder)
         return self._tell(record, folder, [probe.run for probe in found.probes if not probe.spoilt])
 
     def changes(self) -> int:
@@ -198,7 +196,6 @@ class _Story:
             print(f"expected for one culprit: {2 + 2 * expected_tests(count)} runs at most, where each set takes two")
             return EXIT_OK
         folder = self._folder("bisect-changes")
-        began_s = time.monotonic()
         plan = plans["good"]
         say = Narrator(plan.iterations, len(plan.programs))
         subject = {"words": list(self.words), "mode": "changes", "seed": self.config.seed, "suspects": ""}
@@ -209,7 +206,7 @@ class _Story:
             scenes.keep(journal, scene)
             search = stack.enter_context(ChangeSearch(base, self.settings, folder, journal, say))
             guilty = search.search()
-        record = changes_record(guilty, search.tried, scene, folder, duration_s=time.monotonic() - began_s)
+        record = changes_record(guilty, search.tried, scene, folder)
         return self._tell(record, folder, [run.run for run in search.runs if run.median_ns is not None])
 
     def _suspects(self, topology: Topology) -> tuple[tuple[Suspect, ...], str]:

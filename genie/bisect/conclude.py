@@ -32,8 +32,6 @@ def components_record(
     search: Search,
     scene: Scene,
     folder: Path,
-    *,
-    duration_s: float,
 ) -> BisectRecord:
     """Of a search over components."""
     conclusion, settings = found.conclusion, scene.settings
@@ -65,7 +63,7 @@ def components_record(
         hidden=scene.hidden,
         notes=tuple(note for note in scene.notes if note),
         path=str(folder),
-        duration_s=duration_s,
+        duration_s=sum(line.took_s for line in lines),
     )
 
 
@@ -74,8 +72,6 @@ def changes_record(
     search: Tried,
     scene: Scene,
     folder: Path,
-    *,
-    duration_s: float,
 ) -> BisectRecord:
     """Of a search over changes."""
     settings, base = scene.settings, scene.words
@@ -132,7 +128,7 @@ def changes_record(
         others=len(others),
         notes=tuple(note for note in scene.notes if note),
         path=str(folder),
-        duration_s=duration_s,
+        duration_s=sum(line.took_s for line in lines),
     )
 
 

@@ -64,7 +64,8 @@ class BisectRecord:
     """``bisect.json``. ``word``: found, none or inconclusive (also where ``status`` is not "finished").
 
     ``duty`` below 1: intermittent. ``clear`` measurements that touched no culprit were well, of ``others`` in all.
-    ``hidden`` are faults that were put on the fabric for this search, which it was not told.
+    ``hidden`` are faults that were put on the fabric for this search, which it was not told. ``duration_s`` is what all
+    probes took, also those before a kill.
     """
 
     name: str

@@ -183,8 +183,7 @@ def _unfinished(search: Search, believed: Believed, told: _Told) -> BisectRecord
     chances = tuple((suspect.name, chance) for suspect, chance in search.shortlist())
     beyond = tuple(suspect.name for suspect in search.belief.beyond_reach)
     found = Hunted(search.so_far(why), believed.probes, chances, beyond)
-    took_s = sum(probe.took_s for probe in believed.probes)
-    return told.left_open(components_record(found, search, told.scene, told.folder, duration_s=took_s))
+    return told.left_open(components_record(found, search, told.scene, told.folder))
 
 
 # -- changes ------------------------------------------------------------------------------------------------------
@@ -220,10 +219,7 @@ def _changes(told: _Told) -> SearchSoFar:
     except _NotYet:
         guilty, over = (), False
     sure = {found.changes: _sureness(found) for found in sets.values() if found.bad is not None}
-    record = changes_record(
-        guilty, Tried(tuple(runs), reference_ns or 0.0, sure), scene, told.folder,
-        duration_s=sum(run.took_s for run in runs),
-    )  # fmt: skip
+    record = changes_record(guilty, Tried(tuple(runs), reference_ns or 0.0, sure), scene, told.folder)
     within = min((found.changes for found in sets.values() if found.bad), key=len, default=())
     where = "nothing is left but to conclude" if over else _within(within, scene.settings.changes)
     why = f"{told.has_not_ended()}: {len(runs)} run{'s' * (len(runs) != 1)} made; {where}"

@@ -108,6 +108,7 @@ def test_a_search_that_was_killed_goes_on_and_finds_the_hidden_fault(
     ends = hidden.rpartition(" on ")[2].split(", ")[0].split("/")
     assert record.culprits[0].component in (f"{ends[0]}-{ends[1]}", f"{ends[1]}-{ends[0]}")
     assert len(record.probes) > answers
+    assert record.duration_s == pytest.approx(sum(probe.took_s for probe in record.probes))
     believed = read_search(folder).believed
     assert believed.standings[-1].confidence == pytest.approx(record.confidence, abs=1e-9)
     assert "The network" in (folder / "report.html").read_text()

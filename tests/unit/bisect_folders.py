@@ -73,7 +73,7 @@ def components(
     if conclusion is None:
         return None
     beyond = tuple(suspect.name for suspect in search.belief.beyond_reach)
-    found = components_record(Hunted(conclusion, tuple(done), (), beyond), search, scene, folder, duration_s=9.0)
+    found = components_record(Hunted(conclusion, tuple(done), (), beyond), search, scene, folder)
     write_record(folder / FILE_NAME, found)
     return found
 
@@ -121,6 +121,6 @@ def changes(folder: Path, slower: Mapping[Subset, float], *, most: int = 99) -> 
         except Killed:
             return None
     tried = Tried(tuple(runs), reference_of(runs[:GOOD_RUNS]) or 0.0, sure)
-    record = changes_record(guilty, tried, scene, folder, duration_s=2.0 * len(runs))
+    record = changes_record(guilty, tried, scene, folder)
     write_record(folder / FILE_NAME, record)
     return record

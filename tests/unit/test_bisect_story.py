@@ -228,7 +228,7 @@ def concluded(tmp_path: Path, guilty: str, hidden: tuple[str, ...] = ()) -> obje
         "components", "genie bisect", ("topology.hosts=8",), 1, "leaf_spine", "netns", SETTINGS, hidden=hidden,
         suspects=suspects, ground=made,
     )  # fmt: skip
-    return components_record(Hunted(conclusion, tuple(done), (), ()), search, scene, tmp_path, duration_s=9.0)
+    return components_record(Hunted(conclusion, tuple(done), (), ()), search, scene, tmp_path)
 
 
 @pytest.mark.parametrize(
