@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import yaml
-
 from genie.errors import GenieError
 from genie.report.aba import aba_markdown
 from genie.report.sweep import Factors, sweep_markdown
@@ -531,7 +529,7 @@ def _note(run: RunDir, judgement: Judgement) -> str:
 def _params(run: RunDir) -> Iterator[Any]:
     from mlflow.entities import Param
 
-    for key, value in flatten(yaml.safe_load(run.config_yaml) or {}):
+    for key, value in flatten(run.config):
         yield Param(_key(key), _cut(value, PARAM_MOST, "config.yaml"))
 
 

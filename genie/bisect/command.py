@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from genie import experiment
 from genie.argv import parse
 from genie.bisect import report
@@ -352,7 +350,7 @@ def log_again(folder: Path) -> BisectRecord:
     runs = [RunDir.open(folder / probe.run) for probe in record.probes if not probe.spoilt]
     if not runs:
         raise ConfigError(f"'{folder}' holds no run")
-    config = parse_config(yaml.safe_load(runs[0].config_yaml))
+    config = parse_config(runs[0].config)
     record = log(record, folder, config, runs)
     if not record.tracking:
         raise EnvironmentUnfit(record.notes[-1])

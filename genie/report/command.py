@@ -207,25 +207,21 @@ def _write(file: str, text: str) -> None:
 
 
 def _log_run(rundir: RunDir) -> int:
-    import yaml
-
     from genie import track
     from genie.schema import parse_config
 
-    config = parse_config(yaml.safe_load(rundir.config_yaml))
+    config = parse_config(rundir.config)
     return _said(track.log_run(rundir, config.tracking.mlflow, out=_folder_of_runs(rundir.path, config.out)))
 
 
 def _log_aba(folder: AbaDir) -> int:
-    import yaml
-
     from genie import track
     from genie.schema import parse_config
 
     arms = list(folder.arms().values())
     if not arms:
         raise ConfigError(f"'{folder.path}' holds no run", hint=HINT)
-    config = parse_config(yaml.safe_load(arms[0].config_yaml))
+    config = parse_config(arms[0].config)
     return _said(track.log_aba(folder, config.tracking.mlflow, out=_folder_of_runs(folder.path, config.out)))
 
 

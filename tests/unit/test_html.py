@@ -439,6 +439,16 @@ def test_ports_over_time_add_up_to_their_counters(tmp_path):
     assert np.nanmax(found.depth_bytes[3]) == last["backlog_bytes"].max()
 
 
+def test_a_header_that_tells_of_too_many_ports_takes_no_memory_for_them(tmp_path):
+    run = large(tmp_path, ranks=8)
+    expected = ports.read_series(read_material(run))
+    raw = bytearray(run.ports_path.read_bytes())
+    raw[16:20] = b"\xff" * 4
+    run.ports_path.write_bytes(raw)
+    found = ports.read_series(read_material(run))
+    np.testing.assert_array_equal(found.depth_bytes, expected.depth_bytes)
+
+
 def test_counters_that_are_not_known_are_not_drawn(tmp_path):
     run = make_run(tmp_path)
     raw = bytearray(run.ports_path.read_bytes())

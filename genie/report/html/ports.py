@@ -48,10 +48,11 @@ def read_series(material: Material) -> PortSeries | None:
     start, end = metrics.start_mono_ns, metrics.end_mono_ns
     if samples is None or start is None or end is None or end <= start or not material.plan.ports:
         return None
-    records = samples.records[(samples.records["mono_ns"] >= start) & (samples.records["mono_ns"] <= end)]
+    # How many ports there are says the plan: a damaged header must not say how much memory this takes.
+    count, at, port = len(material.plan.ports), samples.records["mono_ns"], samples.records["port"]
+    records = samples.records[(at >= start) & (at <= end) & (port < count)]
     if not len(records):
         return None
-    count = max(len(material.plan.ports), samples.ports)
     slot = np.minimum((records["mono_ns"] - start) * SLOTS // (end - start), SLOTS - 1).astype(np.int64)
     place = records["port"].astype(np.int64) * SLOTS + slot
     depth = np.full(count * SLOTS, -1.0)
