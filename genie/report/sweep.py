@@ -133,7 +133,7 @@ def _heat(heat: HeatMap) -> list[str]:
 
     def shown(value: float) -> str:
         if math.isnan(value):
-            return "no run"
+            return "none valid"
         shade = _SHADES[round((len(_SHADES) - 1) * (value - low) / (high - low))] if high > low else _SHADES[0]
         return f"{shade} {format_ns(round(value))}"
 

@@ -105,7 +105,7 @@ def two_keys(found: HeatMap) -> Figure | None:
             for column in range(len(found.column_values)):
                 value, x = values[row, column], left + column * each
                 if math.isnan(value):
-                    canvas.text(x, y + 18, "no run", "quiet")
+                    canvas.text(x, y + 18, "none valid", "quiet")
                     continue
                 canvas.rect(x, y + 2, 22, 24, f"h{levels[row, column]}")
                 if each > 96:
@@ -114,7 +114,7 @@ def two_keys(found: HeatMap) -> Figure | None:
         return canvas.svg()
 
     rows = tuple(
-        (name, *("no run" if math.isnan(value) else format_ns(value) for value in line))
+        (name, *("none valid" if math.isnan(value) else format_ns(value) for value in line))
         for name, line in zip(found.row_values, found.median_ns, strict=True)
     )
     return figure(
