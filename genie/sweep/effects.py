@@ -33,8 +33,8 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """``median_ns[i][j]``: median over repeats for value i of ``rows`` and j of ``columns``; NaN: no run finished that may
-    be believed.
+    """``median_ns[i][j]``: median over repeats for value i of ``rows`` and j of ``columns``; NaN: no run that may be
+    believed.
     """
 
     rows: str
