@@ -77,9 +77,9 @@ class VerbsTransport(TransportConfig):
     slots: int = 8
     credit_every: int = 1
     inline_bytes: int = 64
-    adaptive_routing: str = "auto"
+    adaptive_routing: bool | str = "auto"
     ar_threshold_bytes: int = 8192
-    pci_relaxed_ordering: str = "auto"
+    pci_relaxed_ordering: bool | str = "auto"
 
     agent: ClassVar[str] = "genie-agent-dl"
     needs_host: ClassVar[bool] = True

@@ -8,6 +8,7 @@ import yaml
 
 from genie.errors import ConfigError, EnvironmentUnfit
 from genie.rdma.model import ETHERNET, INFINIBAND, ROCE_V2, Gid, RdmaDevice, RdmaHost, RdmaPort
+from genie.schema import build
 from genie.transport import TRANSPORTS, RankPlace, VerbsTransport
 
 NATIVE = Path(__file__).parents[2] / "native" / "src" / "verbs_settings.cpp"
@@ -38,6 +39,17 @@ def test_what_cannot_be_is_refused_by_key(wrong, key, said):
         VerbsTransport(**wrong)
     assert refused.value.key == key
     assert said in refused.value.message
+
+
+@pytest.mark.parametrize("key", ["adaptive_routing", "pci_relaxed_ordering"])
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [(True, "true"), (False, "false"), ("true", "true"), ("auto", "auto")],
+    ids=["true as YAML has it", "false as YAML has it", "text", "auto"],
+)
+def test_true_and_false_of_the_command_line_are_taken(key, said, told):
+    transport = build(VerbsTransport, {key: said}, "transport")
+    assert transport.settings(RankPlace(0, "h0"))[key] == told
 
 
 def test_the_defaults_are_those_of_nccl():
