@@ -38,7 +38,10 @@ done
 """
 """Lines for a POSIX shell with grep and sed; they read and print, and change nothing."""
 
-_FILE = re.compile(r"/sys/class/infiniband/([^/]+)/ports/(\d+)/(gids|gid_attrs/types|gid_attrs/ndevs)/(\d+):(.*)")
+_FILE = re.compile(
+    r"/sys/class/infiniband/([^/]+)/ports/(\d{1,5})/(gids|gid_attrs/types|gid_attrs/ndevs)/(\d{1,5}):(.*)", re.ASCII
+)
+_PORT = re.compile(r"rdmaport (\S+) (\d{1,5}) (?:(\S+) )?\d+: (\S.*)", re.ASCII)
 
 
 def devices_of(lines: Iterable[str]) -> tuple[RdmaDevice, ...]:
@@ -47,9 +50,10 @@ def devices_of(lines: Iterable[str]) -> tuple[RdmaDevice, ...]:
     files: dict[tuple[str, int, str], dict[int, str]] = defaultdict(dict)
     opened = set()
     for line in lines:
-        words = line.split(maxsplit=4)
-        if words[:1] == ["rdmaport"] and len(words) == 5:
-            ports[words[1], int(words[2])] = (words[3], words[4].partition(": ")[2].strip())
+        words = line.split()
+        if port := _PORT.fullmatch(" ".join(words)):
+            device, number, layer, state = port.groups()
+            ports[device, int(number)] = (layer or "", state)
         elif words[:1] == ["rdmaverbs"] and len(words) == 2:
             opened.add(words[1])
         elif found := _FILE.fullmatch(line.removeprefix("rdmafile ").strip()):

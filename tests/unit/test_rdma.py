@@ -365,6 +365,38 @@ def test_a_shell_on_a_host_without_rdma_tells_of_none(tmp_path) -> None:
     assert all(line.split()[0] in remote.WORDS for line in said)
 
 
+PORT = "rdmaport mlx5_0 1 Ethernet 4: ACTIVE"
+GID_FILE = "rdmafile /sys/class/infiniband/mlx5_0/ports/1/gids/"
+
+
+@pytest.mark.parametrize(
+    ("line", "ports"),
+    [
+        ("rdmaport mlx5_0 x Ethernet 4: ACTIVE", []),
+        ("rdmaport mlx5_0 -1 Ethernet 4: ACTIVE", []),
+        (f"rdmaport mlx5_0 {'9' * 5000} Ethernet 4: ACTIVE", []),
+        ("rdmaport mlx5_0 \N{SUPERSCRIPT TWO} Ethernet 4: ACTIVE", []),
+        ("rdmaport mlx5_0 1", []),
+        ("rdmaport mlx5_0 1 4: ACTIVE", [(1, "ACTIVE", "")]),
+        (PORT, [(1, "ACTIVE", ETHERNET)]),
+    ],
+    ids=["no number", "negative", "5000 digits", "a superscript", "cut short", "no link layer", "as it should be"],
+)
+def test_a_line_of_a_host_that_makes_no_sense_is_passed_over(line, ports):
+    said = [(port.number, port.state, port.link_layer) for device in remote.devices_of([line]) for port in device.ports]
+    assert said == ports
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [f"{'9' * 5000}:fe80::1", "0:no address", "\N{SUPERSCRIPT TWO}:fe80::1"],
+    ids=["5000 digits", "text", "a superscript"],
+)
+def test_a_gid_that_makes_no_sense_is_passed_over(entry):
+    (device,) = remote.devices_of([PORT, GID_FILE + entry])
+    assert device.ports[0].gids == ()
+
+
 @pytest.mark.parametrize(
     ("lines", "known"),
     [
