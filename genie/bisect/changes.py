@@ -8,6 +8,7 @@ state's by more than ``bisect.worse_ratio``. Each set of changes is run until a 
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +25,11 @@ from genie.bisect.ddmin import Subset
 from genie.bisect.journal import BisectJournal
 from genie.bisect.sprt import Rates, Sprt
 from genie.compose import compose
-from genie.errors import ConfigError, PlanError, RunAborted
+from genie.errors import ConfigError, GenieError, PlanError, RunAborted
 from genie.plan import Plan, make_plan
 from genie.report.progress import Narrator
 from genie.results.compare import load_judgement
+from genie.results.records import from_plain
 from genie.results.rundir import RunDir
 from genie.schema import ExperimentConfig, parse_config
 
@@ -60,11 +62,22 @@ class Tried:
     confidence: Mapping[Subset, float]
 
 
-def run_of(entry: Mapping[str, Any]) -> StateRun:
-    """A run as its line of the journal has it."""
-    return StateRun(
-        tuple(entry["changes"]), entry["run"], entry["median_ns"], entry["bad"], entry["said"], entry["took_s"]
-    )
+def run_of(entry: Mapping[str, Any], changes: Sequence[str]) -> StateRun:
+    """A run as its line of the journal has it. Raises ConfigError for one that no search over ``changes`` makes."""
+    try:
+        run = from_plain(StateRun, entry, "run")
+        if unknown := [change for change in run.changes if change not in changes]:
+            raise GenieError(f"run.changes: {unknown[0]!r} is none of the changes")
+        if run.median_ns is not None and not 0 < run.median_ns < math.inf:
+            raise GenieError(f"run.median_ns: expected a time, found {run.median_ns}")
+        if not 0 <= run.took_s < math.inf:
+            raise GenieError(f"run.took_s: expected a time, found {run.took_s}")
+    except GenieError as error:
+        raise ConfigError(
+            f"the journal has a run that is none of this search: {error.message} in {str(entry)[:80]}",
+            hint="the journal is damaged from there on: begin a new search",
+        ) from error
+    return run
 
 
 def reference_of(good: Sequence[StateRun]) -> float | None:
@@ -117,7 +130,7 @@ class ChangeSearch:
         self._session: tuple[Any, experiment.Session] | None = None
         self._known: dict[Subset, list[StateRun]] = {}
         for entry in journal.of("run"):
-            run = run_of(entry)
+            run = run_of(entry, settings.changes)
             self._known.setdefault(run.changes, []).append(run)
         self.runs: list[StateRun] = []
         self.confidence: dict[Subset, float] = {}

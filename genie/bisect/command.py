@@ -109,12 +109,10 @@ def read_resume(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
     journal = folder / JOURNAL
     if not journal.is_file():
         raise ConfigError(f"'{folder}' is not the folder of a bisect: it has no {JOURNAL}", hint=USAGE)
-    try:
-        with journal.open() as lines:
-            head = json.loads(lines.readline())
-        words = [str(word) for word in head["subject"]["words"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{journal} does not begin as the journal of a bisect") from error
+    subject, _, _ = read_journal(folder)
+    words = subject.get("words")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"{journal} does not begin as the journal of a bisect: it has no words of a command line")
     return words, folder
 
 

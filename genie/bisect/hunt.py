@@ -6,6 +6,7 @@ like any other, with a run directory of its own in the search's folder; what its
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -187,16 +188,27 @@ def _learn(search: Search, record: ProbeRecord, settings: BisectConfig) -> None:
     search.learn(record.answers, disturbed=settings.busy_ratio if record.busy else 0.0)
 
 
+def _flag(value: object) -> bool:
+    """A truth value of the journal; a word such as "no" is none, and would count as true."""
+    if not isinstance(value, bool):
+        raise TypeError(f"expected true or false, found {value!r}")
+    return value
+
+
 def replayed(entry: dict[str, Any], search: Search, settings: BisectConfig) -> ProbeRecord:
     """A probe of the journal, taken in by the search."""
     known = {question.name: question for question in search.universe}
     try:
         pairs = tuple((int(a), int(b)) for a, b in entry["pairs"])
-        answers = tuple(Answer(known[name], bool(bad), str(evidence)) for name, bad, evidence in entry["answers"])
+        answers = tuple(Answer(known[name], _flag(bad), str(evidence)) for name, bad, evidence in entry["answers"])
         record = ProbeRecord(
             int(entry["number"]), str(entry["kind"]), str(entry["run"]), pairs, int(entry["repeats"]), answers,
-            str(entry["spoilt"]), bool(entry["busy"]), float(entry["took_s"]),
+            str(entry["spoilt"]), _flag(entry["busy"]), float(entry["took_s"]),
         )  # fmt: skip
+        if record.number != search.probes:
+            raise ValueError(f"expected probe number {search.probes}")
+        if not 0 <= record.took_s < math.inf:
+            raise ValueError(f"took_s {record.took_s} is no time")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(
             f"the journal has a probe that is none of this search: {error!r} in {str(entry)[:80]}",

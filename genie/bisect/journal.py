@@ -114,7 +114,7 @@ def _lines(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
 def _read(line: bytes, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is damaged: {line[:80]!r} is no JSON") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} is damaged: {line[:80]!r} is no object")

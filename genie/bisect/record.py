@@ -101,12 +101,15 @@ def read_record(path: Path) -> BisectRecord:
     """The record in a file. Raises GenieError that names what is wrong with it."""
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise GenieError(f"{path} cannot be read: {error}") from error
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else (None, None)
     if found != (FORMAT, VERSION):
         raise GenieError(f"{path}: expected {FORMAT!r} version {VERSION}, found {found[0]!r} version {found[1]!r}")
-    return from_plain(BisectRecord, content, str(path))
+    record = from_plain(BisectRecord, content, str(path))
+    if not 0 <= record.confidence <= 1:
+        raise GenieError(f"{path}.confidence: expected a chance between 0 and 1, found {record.confidence}")
+    return record
 
 
 def write_record(path: Path, record: BisectRecord) -> None:

@@ -195,7 +195,7 @@ class _NotYet(Exception):
 
 def _changes(told: _Told) -> SearchSoFar:
     scene = told.scene
-    runs = [run_of(entry) for entry in told.of("run")]
+    runs = [run_of(entry, scene.settings.changes) for entry in told.of("run")]
     by_set: dict[Subset, list[StateRun]] = {}
     for run in runs:
         by_set.setdefault(run.changes, []).append(run)

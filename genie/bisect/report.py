@@ -32,8 +32,8 @@ def render(record: BisectRecord) -> str:
     parts.append(f"folder     {record.path}")
     if (Path(record.path) / PAGE).is_file():
         parts.append(f"page       {Path(record.path) / PAGE}")
-    if record.tracking:
-        parts.append(f"MLflow     {record.tracking['look']}")
+    if look := record.tracking.get("look"):
+        parts.append(f"MLflow     {look}")
     parts.append(f"again      {record.reproduce}")
     return "\n".join(parts) + "\n"
 

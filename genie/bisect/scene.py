@@ -7,6 +7,7 @@ find the same ways, or its earlier answers would be about others.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,10 +92,31 @@ def scene_of(entries: Sequence[Mapping[str, Any]], where: str) -> Scene | None:
         )
         ground = _ground(entry["ground"]) if entry["ground"] else None
         plain = {key: value for key, value in entry.items() if key not in ("event", "suspects", "ground")}
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, IndexError, AttributeError) as error:
         raise GenieError(f"{where}: its scene is damaged: {type(error).__name__}: {error}") from error
     read = from_plain(Scene, {**plain, "suspects": [], "ground": None}, where)
-    return replace(read, suspects=suspects, ground=ground)
+    scene = replace(read, suspects=suspects, ground=ground)
+    if wrong := _wrong_with(scene):
+        raise GenieError(f"{where}: its scene is damaged: {wrong}")
+    return scene
+
+
+def _wrong_with(scene: Scene) -> str:
+    """What no search would have written, though each value is of its type; "" where there is nothing."""
+    for suspect in scene.suspects:
+        if not 0 < suspect.prior <= 0.5:
+            return f"expected a prior between 0 and 0.5, found {suspect.prior} of {suspect.name}"
+    nodes = [node for cable in scene.cables for node in cable.nodes]
+    hosts = scene.ground.hosts if scene.ground else ()
+    if unknown := [node for node in (*nodes, *hosts) if node not in scene.roles]:
+        return f"{unknown[0]} has no role"
+    for (a, b), ways in scene.ground.flows.items() if scene.ground else ():
+        if not (0 <= a < len(hosts) and 0 <= b < len(hosts)):
+            return f"a flow from host {a} to host {b} of {len(hosts)}"
+        chances = [way.probability for way in ways]
+        if not all(0 < chance <= 1 for chance in chances) or not math.isclose(sum(chances), 1, abs_tol=1e-6):
+            return f"expected chances of ways that add up to 1, found {chances[:4]} from {hosts[a]} to {hosts[b]}"
+    return ""
 
 
 def _plain(scene: Scene) -> dict[str, Any]:
@@ -122,11 +144,11 @@ def _plain_ground(ground: Ground) -> dict[str, Any]:
 
 
 def _ground(value: Mapping[str, Any]) -> Ground:
-    tokens = [str(token) for token in value["tokens"]]
+    token_of = {number: str(token) for number, token in enumerate(value["tokens"])}
     flows = {}
     rates = {}
     for a, b, bps, ways in value["flows"]:
-        flows[int(a), int(b)] = tuple(Way(float(p), frozenset(tokens[n] for n in own)) for p, own in ways)
+        flows[int(a), int(b)] = tuple(Way(float(p), frozenset(token_of[n] for n in own)) for p, own in ways)
         rates[int(a), int(b)] = int(bps)
     ports = {str(token): int(bps) for token, bps in value["port_bps"].items()}
     return Ground(tuple(str(host) for host in value["hosts"]), flows, rates, ports)
