@@ -147,6 +147,8 @@ class _Story:
         if self.config.dry_run:
             print(_plan_text(plan, suspects, self.settings, expected, hint))
             return EXIT_OK
+        if self.resumed is not None and _has_begun(self.resumed):
+            read_search(self.resumed)  # what is wrong with its answers is said before any host is touched
         folder = self._folder("bisect")
         say = Narrator(1, len(hosts))
         say.note(hint)

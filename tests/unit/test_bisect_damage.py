@@ -11,7 +11,7 @@ from typing import Any
 import bisect_folders
 import pytest
 
-from genie.bisect import hunt
+from genie.bisect import command, hunt
 from genie.bisect.belief import Question
 from genie.bisect.changes import run_of
 from genie.bisect.config import BisectConfig
@@ -122,6 +122,18 @@ def test_a_scene_that_cannot_be_is_named(tmp_path: Path, damage: Callable[[Any],
     (folder / JOURNAL).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     with pytest.raises(GenieError, match=f"its scene is damaged: .*{said}"):
         read_search(folder)
+
+
+def test_a_damaged_search_goes_on_nowhere_and_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "search"
+    bisect_folders.components(folder, ["link leaf1-spine0"], most=2)
+    journal = folder / JOURNAL
+    journal.write_bytes(journal.read_bytes().replace(b'"busy":false', b'"busy":"no"'))
+    before = journal.read_bytes()
+    monkeypatch.setattr(command.experiment, "Session", lambda *_: pytest.fail("a fabric was touched"))
+    with pytest.raises(GenieError, match="the journal has a probe that is none of this search"):
+        command.run(["--resume", str(folder)])
+    assert journal.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", [JOURNAL, FILE_NAME])
