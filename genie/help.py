@@ -31,6 +31,7 @@ _COMMANDS = (
     ("trace info|check PATH", "what a Chakra trace holds, and whether it can be replayed"),
     ("report RUN_DIR", "show a run again: text, page, or for parsers (see its --help); --log sends it to MLflow"),
     ("why RUN [--against RUN]", "what its iterations waited for, and which link or host is to blame"),
+    ("resume SWEEP_DIR", "run what a sweep that was cut short still lacks"),
     ("revert [DIR]", "undo what killed runs below DIR (default runs) left behind, by their journals"),
     ("faults list|show NAME", "every fault there is; all about one of them"),
     ("faults apply|status|revert", "put faults on real hosts under any workload, look at them, put them back"),

@@ -83,6 +83,10 @@ class SearchSoFar:
     tried: TriedSets | None = None
 
 
+_SAME = ("mode", "seed", "topology", "fabric")
+"""What the final statement of a search and its scene both say."""
+
+
 def is_search(folder: Path) -> bool:
     """Whether a bisect was begun here."""
     return any((folder / name).is_file() for name in (JOURNAL, FILE_NAME))
@@ -102,6 +106,12 @@ def read_search(folder: Path) -> SearchSoFar:
                 hint=f"genie bisect --resume {folder}",
             )
         return SearchSoFar(folder, ended.status, "", ended, None)
+    if ended is not None and (differs := [key for key in _SAME if getattr(ended, key) != getattr(scene, key)]):
+        said, begun = (getattr(one, differs[0]) for one in (ended, scene))
+        raise GenieError(
+            f"{folder} holds files of two searches: {differs[0]} is {said!r} in {FILE_NAME}, {begun!r} in {JOURNAL}",
+            hint="take away the one that is not of this folder",
+        )
     stopped = next((str(e.get("why", "")) for e in reversed(entries) if e.get("event") == STOPPED), "")
     status = "finished" if ended else "running" if busy else "unfinished"
     told = _Told(folder, status, stopped, ended, scene, tuple(entries))

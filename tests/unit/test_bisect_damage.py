@@ -136,6 +136,14 @@ def test_a_damaged_search_goes_on_nowhere_and_is_left_as_it_is(tmp_path: Path, m
     assert journal.read_bytes() == before
 
 
+def test_files_of_two_searches_are_not_shown_as_one(tmp_path: Path) -> None:
+    bisect_folders.changes(tmp_path / "search", {("seed=7",): 1.5})
+    bisect_folders.components(tmp_path / "other", ["link leaf1-spine0"], most=1)
+    (tmp_path / "other" / JOURNAL).replace(tmp_path / "search" / JOURNAL)
+    with pytest.raises(GenieError, match=r"files of two searches: mode is 'changes' in bisect.json, 'components' in"):
+        read_search(tmp_path / "search")
+
+
 @pytest.mark.parametrize("name", [JOURNAL, FILE_NAME])
 def test_brackets_without_end_are_damage_and_no_defect(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("[" * 100_000 + "\n")

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from genie import paths
 from genie.argv import parse
-from genie.cli import announce, main
+from genie.cli import COMMANDS, announce, main
 from genie.collectives.config import CollectivesConfig
 from genie.compose import Composed, compose, sweep_cells
 from genie.errors import ConfigError
@@ -93,6 +93,12 @@ def config_of(*arguments: str) -> ExperimentConfig:
 
 def test_help_is_as_agreed(small_tree: Path) -> None:
     golden("help.txt", help_text() + "\n")
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "help"])
+def test_help_lists_every_command(name: str) -> None:
+    lines = help_text().partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert name in {line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "}
 
 
 def test_help_lists_every_choice_with_a_line() -> None:
