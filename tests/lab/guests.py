@@ -10,6 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import tsc
 from parts import GUEST, Parts
 from switch import Plug
 
@@ -182,15 +183,18 @@ def argv(machine: Machine, parts: Parts, folder: Path, size: Size, kvm: bool, wi
 
 
 def _bare(parts: Parts, word: str, kvm: bool) -> list[str]:
-    # An emulated kernel measures its time stamp counter against timers that a busy host delivers late, and takes rates
-    # that are several times too small; it would notice only beyond some percent. HPET counts the host's own time.
-    clock = "" if kvm else "tsc=unstable clocksource=hpet "
+    clock = "" if kvm else f"{clock_words(tsc.khz())} "
     return [
         "qemu-system-x86_64",
         *("-machine", "q35", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"),
         *("-kernel", str(parts.kernel), "-initrd", str(parts.initrd)),
         *("-append", f"console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off {clock}{word}"),
     ]
+
+
+def clock_words(khz: int | None) -> str:
+    """What an emulated kernel is told of its clocks. HPET, too, counts the host's own time."""
+    return f"tsc=reliable tsc_early_khz={khz}" if khz else "tsc=unstable clocksource=hpet"
 
 
 def _share(tag: str, path: Path) -> list[str]:

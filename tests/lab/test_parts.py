@@ -4,9 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import guests
 import lab
 import parts
 import pytest
+import tsc
 import verbs_layer
 
 HERE = Path(__file__).resolve().parent
@@ -27,6 +29,20 @@ def test_modules_come_after_what_they_need_and_once(tmp_path):
     order = parts.load_order(tmp_path / "modules.dep", ["9p", "9pnet_virtio", "virtio_pci"])
     names = [Path(path).stem for path in order]
     assert names == ["9pnet", "netfs", "9p", "9pnet_virtio", "virtio-pci"]
+
+
+def test_an_emulated_kernel_is_told_the_rate_of_its_counter_or_to_leave_it(monkeypatch, tmp_path):
+    known = guests.clock_words(2_595_783)
+    assert known == "tsc=reliable tsc_early_khz=2595783"
+    assert guests.clock_words(None) == "tsc=unstable clocksource=hpet"
+    (tmp_path / "clock").write_text("kvm-clock\n")
+    monkeypatch.setattr(tsc, "CLOCK_SOURCE", tmp_path / "clock")
+    assert tsc.khz() is None
+
+
+def test_the_counter_is_measured_to_a_tenth_of_a_percent():
+    rates = [tsc.khz() or 0 for _ in range(3)]
+    assert max(rates) - min(rates) <= min(rates) / 1000
 
 
 def test_a_kernel_without_a_needed_module_is_refused(tmp_path):
