@@ -11,6 +11,7 @@
 #include <ctime>
 #include <utility>
 
+#include "clock.h"
 #include "sha256.h"
 
 namespace genie {

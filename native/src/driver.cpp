@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <ctime>
 
+#include "clock.h"
+
 namespace genie {
 namespace {
 

@@ -14,15 +14,11 @@
 #include <functional>
 #include <string>
 
-#include "sockets.h"
+#include "clock.h"
 #include "transport.h"
 #include "units.h"
 
 namespace genie {
-
-struct MonotonicClock {
-    Nanos now() const { return monotonic_now(); }
-};
 
 // How many threads of this process spin at this moment. The limit is cores - 1, or cores while the process
 // runs no more ranks than there are cores.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "clock.h"
 #include "message_sizes.h"
 #include "settings.h"
 #include "sha256.h"

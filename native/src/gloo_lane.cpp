@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "clock.h"
 #include "pattern.h"
 #include "sockets.h"
 

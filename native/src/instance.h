@@ -155,7 +155,9 @@ class Instances {
                 state.messages =
                     static_cast<std::uint32_t>((state.bytes + call.chunk_bytes - 1) / call.chunk_bytes);
             }
-            if (step.kind == StepKind::kSend && program_.record_messages()) {
+            if (step.kind == StepKind::kRecv) {
+                if (step.need_begin == step.need_end) state.allowed = state.messages;
+            } else if (program_.record_messages()) {
                 state.times_at = static_cast<std::uint32_t>(times);
                 times += state.messages;
             }

@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "clock.h"
+
 namespace genie {
 namespace {
 

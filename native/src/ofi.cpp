@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "clock.h"
 #include "json.h"
 #include "message_sizes.h"
 #include "pattern.h"
@@ -469,9 +470,11 @@ void OfiTransport::deliver(std::uint32_t connection, Sink& sink) {
         if (operation.posted) return;
         const Nanos now = monotonic_now();
         Frame frame;
-        bool good = sink.expect(connection, operation.call_id, frame);
-        frame.bytes = operation.bytes;
-        good = good && sink.on_header(connection, frame, now);
+        bool good = sink.expect(connection, operation.call_id, now, frame);
+        if (good && std::exchange(frame.bytes, operation.bytes) != operation.bytes) {
+            sink.on_wrong_size(connection, frame);
+            good = false;
+        }
         if (!good || (verify_ && !verified(connection, operation, frame, sink))) {
             peer.lost = true;
             return;

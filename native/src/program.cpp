@@ -339,8 +339,6 @@ void index_lanes(Program& program) {
     }
 }
 
-std::uint32_t hash(std::uint32_t id) { return (id * 0x9E3779B1U) >> 7 ^ id; }
-
 // `whole` * `i` / `n` without overflow.
 std::uint64_t part(std::uint64_t whole, std::uint64_t i, std::uint64_t n) {
     return static_cast<std::uint64_t>(static_cast<Wide>(whole) * i / n);
@@ -373,13 +371,6 @@ void Program::index_calls() {
         std::uint32_t at = hash(calls[c].call_id) & call_mask_;
         while (call_table_[at] != kNone) at = (at + 1) & call_mask_;
         call_table_[at] = c;
-    }
-}
-
-std::uint32_t Program::find_call(std::uint32_t call_id) const {
-    for (std::uint32_t at = hash(call_id) & call_mask_;; at = (at + 1) & call_mask_) {
-        const std::uint32_t call = call_table_[at];
-        if (call == kNone || calls[call].call_id == call_id) return call;
     }
 }
 

@@ -170,7 +170,12 @@ class Program {
     std::string transport() const { return header.transport; }
 
     // Index of the call with this id, kNone if the rank takes no part in it.
-    std::uint32_t find_call(std::uint32_t call_id) const;
+    std::uint32_t find_call(std::uint32_t call_id) const {
+        for (std::uint32_t at = hash(call_id) & call_mask_;; at = (at + 1) & call_mask_) {
+            const std::uint32_t call = call_table_[at];
+            if (call == kNone || calls[call].call_id == call_id) return call;
+        }
+    }
 
     // Bytes that a step moves in a call (genie/collectives/program.py has the same expressions).
     std::uint64_t step_bytes(const Call& call, const TemplatePlan& plan, const Step& step) const;
@@ -178,6 +183,8 @@ class Program {
     void index_calls();
 
   private:
+    static std::uint32_t hash(std::uint32_t id) { return (id * 0x9E3779B1U) >> 7 ^ id; }
+
     std::vector<std::uint32_t> call_table_;  // open addressing, power of two
     std::uint32_t call_mask_ = 0;
 };

@@ -116,85 +116,66 @@ class Rank final : public Sink {
 
     // -- Sink
 
-    bool expect(std::uint32_t connection, std::uint32_t call_id, Frame& frame) override {
+    bool expect(std::uint32_t connection, std::uint32_t call_id, Nanos now, Frame& frame) override {
         if (!running()) return false;
+        see(now);
+        Link& link = links_[connection];
+        link.header_seen = now;
         frame = {};
         frame.call_id = call_id;
         frame.channel = program_.connections[connection].channel;
-        const std::uint32_t call = program_.find_call(call_id);
-        if (call == kNone) {
-            frame.iteration = kNone;  // the wire says none, and this rank has none for it
-            return refuse(connection, frame, "a message of a call this rank takes no part in");
+        if (link.due == nullptr || program_.calls[link.due->instance->call].call_id != call_id) {
+            Port* const port = find_due(connection, frame);
+            if (port == nullptr) return false;
+            link.due = port;
         }
-        // A peer may be iterations ahead: what is due is of the first one in which anything is left to come.
-        for (frame.iteration = instances_.floor(call); frame.iteration < program_.header.iterations;
-             ++frame.iteration) {
-            Instance& instance = instances_.find_or_make(call, frame.iteration);
-            const Port* const port = find_port(instance, connection);
-            if (port == nullptr)
-                return refuse(connection, frame, "a message from a rank that sends nothing in this call");
-            if (!receives_more(*port)) continue;
-            const TemplatePlan& plan = *instance.plan;
-            const std::uint32_t s = plan.port_steps[plan.ports[port->index].recv_begin + port->recv_cursor];
-            frame.bytes = instances_.message_bytes(instance, instance.steps[s], port->recv_message);
-            frame.message = std::uint64_t{port->recv_cursor} << 32 | port->recv_message;
-            return true;
-        }
-        frame.iteration = kNone;
-        return refuse(connection, frame, "a message of a call that was complete or never will be");
+        const Port& port = *link.due;
+        frame.iteration = port.instance->iteration;
+        frame.message = due_message(port);
+        frame.bytes = due_bytes(link);
+        return true;
+    }
+
+    void on_wrong_size(std::uint32_t connection, const Frame& frame) override {
+        fail_message(Code::kSizeMismatch, connection, frame,
+                     "call " + std::to_string(frame.call_id) + ", message " + name_message(frame.message) +
+                         " from rank " + std::to_string(program_.connections[connection].peer) +
+                         ": expected " + std::to_string(links_[connection].due_bytes) + " bytes, found " +
+                         std::to_string(frame.bytes));
     }
 
     bool on_header(std::uint32_t connection, const Frame& frame, Nanos now) override {
         if (!running()) return false;
         see(now);
-        const std::uint32_t call = program_.find_call(frame.call_id);
-        if (call == kNone) return refuse(connection, frame, "a message of a call this rank takes no part in");
+        Link& link = links_[connection];
         if (frame.channel != program_.connections[connection].channel) {
             return refuse(connection, frame, "a message of channel " + std::to_string(frame.channel));
         }
-        if (frame.iteration < instances_.floor(call) || frame.iteration >= program_.header.iterations) {
-            return refuse(connection, frame, "a message of a call that was complete or never will be");
+        if (link.due == nullptr || link.due->instance->iteration != frame.iteration ||
+            program_.calls[link.due->instance->call].call_id != frame.call_id) {
+            Port* const port = find_announced(connection, frame);
+            if (port == nullptr) return false;
+            link.due = port;
         }
-        Instance& instance = instances_.find_or_make(call, frame.iteration);
-        Port* const found = find_port(instance, connection);
-        if (found == nullptr) {
-            return refuse(connection, frame, "a message from a rank that sends nothing in this call");
-        }
-        Port& port = *found;
-        const TemplatePlan& plan = *instance.plan;
-        if (!receives_more(port)) return refuse(connection, frame, "more messages than the call has");
-        const std::uint64_t expected_message = std::uint64_t{port.recv_cursor} << 32 | port.recv_message;
-        if (frame.message != expected_message) {
+        if (frame.message != due_message(*link.due)) {
             return refuse(connection, frame,
                           "message " + name_message(frame.message) + " where message " +
-                              name_message(expected_message) + " was due");
+                              name_message(due_message(*link.due)) + " was due");
         }
-        const std::uint32_t s = plan.port_steps[plan.ports[port.index].recv_begin + port.recv_cursor];
-        const std::uint64_t expected =
-            instances_.message_bytes(instance, instance.steps[s], port.recv_message);
-        if (frame.bytes != expected) {
-            fail_message(Code::kSizeMismatch, connection, frame,
-                         "call " + std::to_string(frame.call_id) + ", message " +
-                             name_message(frame.message) + " from rank " +
-                             std::to_string(program_.connections[connection].peer) + ": expected " +
-                             std::to_string(expected) + " bytes, found " + std::to_string(frame.bytes));
-            return false;
-        }
-        Link& link = links_[connection];
-        link.receiving = &instance;
-        link.receiving_step = s;
         link.header_seen = now;
-        return true;
+        if (frame.bytes == due_bytes(link)) return true;
+        on_wrong_size(connection, frame);
+        return false;
     }
 
     void on_message(std::uint32_t connection, Nanos now) override {
         see(now);
         Link& link = links_[connection];
-        Instance& instance = *link.receiving;
-        const std::uint32_t s = link.receiving_step;
+        Port& port = *link.due;
+        Instance& instance = *port.instance;
+        const std::uint32_t s = link.due_step;
         StepState& step = instance.steps[s];
-        Port& port = instance.ports[instance.plan->port_of_step[s]];
-        const std::uint64_t bytes = instances_.message_bytes(instance, step, port.recv_message);
+        const std::uint64_t bytes = link.due_bytes;
         record_message(EventType::kReceived, instance, connection, bytes, port.recv_cursor, port.recv_message,
                        link.header_seen, link.header_seen, now);
         EventHeader& header = events_.header();
@@ -206,6 +187,7 @@ class Rank final : public Sink {
         if (last) {
             ++port.recv_cursor;
             port.recv_message = 0;
+            if (!receives_more(port)) link.due = nullptr;
         }
         ++link.received;
         if (window_ > 0 && (last || link.received - link.credited >= std::max(1U, window_ / 2))) {
@@ -218,7 +200,7 @@ class Rank final : public Sink {
 
     void on_sent(std::uint32_t connection, SendTimes times) override {
         see(times.last);
-        finish_send(connection, times);
+        finish_send(connection, sending_of(*links_[connection].sending), times);
         pump(connection);
         propagate();
     }
@@ -257,13 +239,20 @@ class Rank final : public Sink {
         std::uint32_t step;
     };
 
+    struct Sending {
+        std::uint32_t step;
+        std::uint64_t bytes;
+    };
+
     struct Link {
         Port* head = nullptr;
         Port* tail = nullptr;
         Port* sending = nullptr;
         bool pumping = false;
-        Instance* receiving = nullptr;
-        std::uint32_t receiving_step = 0;
+        // Where the next message comes in, if it is of the same call as the last; null if none is left there.
+        Port* due = nullptr;
+        std::uint32_t due_step = 0;
+        std::uint64_t due_bytes = 0;
         Nanos header_seen;
         std::uint64_t received = 0, credited = 0;
         std::uint64_t sent = 0, acknowledged = 0;
@@ -293,6 +282,66 @@ class Rank final : public Sink {
     static bool receives_more(const Port& port) {
         const PortPlan& plan = port.instance->plan->ports[port.index];
         return plan.recv_begin + port.recv_cursor < plan.recv_end;
+    }
+
+    // -- messages that come in
+
+    // The port of the first iteration in which anything is left to come: a peer may be iterations ahead.
+    // Null: there is none, and the rank has failed.
+    Port* find_due(std::uint32_t connection, Frame& frame) {
+        const std::uint32_t call = program_.find_call(frame.call_id);
+        if (call == kNone) {
+            frame.iteration = kNone;  // the wire says none, and this rank has none for it
+            refuse(connection, frame, "a message of a call this rank takes no part in");
+            return nullptr;
+        }
+        for (frame.iteration = instances_.floor(call); frame.iteration < program_.header.iterations;
+             ++frame.iteration) {
+            Port* const port = find_port(instances_.find_or_make(call, frame.iteration), connection);
+            if (port == nullptr) {
+                refuse(connection, frame, "a message from a rank that sends nothing in this call");
+                return nullptr;
+            }
+            if (receives_more(*port)) return port;
+        }
+        frame.iteration = kNone;
+        refuse(connection, frame, "a message of a call that was complete or never will be");
+        return nullptr;
+    }
+
+    // The port of the iteration that a head names, likewise.
+    Port* find_announced(std::uint32_t connection, const Frame& frame) {
+        const std::uint32_t call = program_.find_call(frame.call_id);
+        const char* wrong = nullptr;
+        Port* port = nullptr;
+        if (call == kNone) {
+            wrong = "a message of a call this rank takes no part in";
+        } else if (frame.iteration < instances_.floor(call) ||
+                   frame.iteration >= program_.header.iterations) {
+            wrong = "a message of a call that was complete or never will be";
+        } else if (port = find_port(instances_.find_or_make(call, frame.iteration), connection);
+                   port == nullptr) {
+            wrong = "a message from a rank that sends nothing in this call";
+        } else if (!receives_more(*port)) {
+            wrong = "more messages than the call has";
+        }
+        if (wrong == nullptr) return port;
+        refuse(connection, frame, wrong);
+        return nullptr;
+    }
+
+    static std::uint64_t due_message(const Port& port) {
+        return std::uint64_t{port.recv_cursor} << 32 | port.recv_message;
+    }
+
+    // The bytes of the message that is due on a link, which has a port.
+    std::uint64_t due_bytes(Link& link) const {
+        const Port& port = *link.due;
+        const TemplatePlan& plan = *port.instance->plan;
+        link.due_step = plan.port_steps[plan.ports[port.index].recv_begin + port.recv_cursor];
+        link.due_bytes =
+            instances_.message_bytes(*port.instance, port.instance->steps[link.due_step], port.recv_message);
+        return link.due_bytes;
     }
 
     // -- operators
@@ -391,7 +440,11 @@ class Rank final : public Sink {
             finished_.push_back(&instance);
             return;
         }
+        // Those that need others are looked at when these go on, and receives when a message comes.
+        const Step* const steps = program_.steps.data() + instance.plan->step_begin;
         for (std::uint32_t s = 0; s < instance.plan->steps && running(); ++s) {
+            if (steps[s].need_begin != steps[s].need_end) continue;
+            if (steps[s].kind == StepKind::kRecv && instance.steps[s].arrived == 0) continue;
             advance_step(instance, s);
             propagate();
         }
@@ -431,7 +484,7 @@ class Rank final : public Sink {
                 if (done == state.done) return;
                 state.done = done;
                 if (done == state.messages) complete_step(instance, state);
-                touched_.push_back({&instance, s});
+                touch(instance, s);
                 return;
             }
             case StepKind::kLocal:
@@ -448,7 +501,13 @@ class Rank final : public Sink {
     void message_done(Instance& instance, std::uint32_t s) {
         StepState& state = instance.steps[s];
         if (++state.done == state.messages) complete_step(instance, state);
-        touched_.push_back({&instance, s});
+        touch(instance, s);
+    }
+
+    // A step went on: those that wait for it are for `propagate` to look at.
+    void touch(Instance& instance, std::uint32_t s) {
+        const std::uint32_t* const begin = instance.plan->dependent_begin.data() + s;
+        if (begin[0] != begin[1]) touched_.push_back({&instance, s});
     }
 
     void complete_step(Instance& instance, StepState& state) {
@@ -498,39 +557,52 @@ class Rank final : public Sink {
             Port& port = *link.head;
             link.head = port.next;
             link.sending = &port;
+            const Sending sending = sending_of(port);
             const Instance& instance = *port.instance;
-            const PortPlan& plan = instance.plan->ports[port.index];
-            const StepState& step =
-                instance.steps[instance.plan->port_steps[plan.send_begin + port.send_cursor]];
             Frame frame;
             frame.call_id = program_.calls[instance.call].call_id;
             frame.iteration = instance.iteration;
             frame.channel = program_.connections[connection].channel;
-            frame.bytes = instances_.message_bytes(instance, step, port.send_message);
+            frame.bytes = sending.bytes;
             frame.message = std::uint64_t{port.send_cursor} << 32 | port.send_message;
             SendTimes times;
             if (!transport_.send(connection, frame, times)) break;
             see(times.last);
-            finish_send(connection, times);
+            finish_send(connection, sending, times);
         }
         link.pumping = false;
     }
 
-    void finish_send(std::uint32_t connection, SendTimes times) {
+    static bool sends_more(const Port& port) {
+        const PortPlan& plan = port.instance->plan->ports[port.index];
+        return plan.send_begin + port.send_cursor < plan.send_end;
+    }
+
+    // The step of the message that a port sends next, of which there is one.
+    static std::uint32_t next_send(const Port& port) {
+        const TemplatePlan& plan = *port.instance->plan;
+        return plan.port_steps[plan.ports[port.index].send_begin + port.send_cursor];
+    }
+
+    // The message that a port sends next.
+    Sending sending_of(const Port& port) const {
+        const std::uint32_t s = next_send(port);
+        return {s, instances_.message_bytes(*port.instance, port.instance->steps[s], port.send_message)};
+    }
+
+    void finish_send(std::uint32_t connection, const Sending& sent, SendTimes times) {
         Link& link = links_[connection];
         Port& port = *link.sending;
         link.sending = nullptr;
         Instance& instance = *port.instance;
-        const PortPlan& plan = instance.plan->ports[port.index];
-        const std::uint32_t s = instance.plan->port_steps[plan.send_begin + port.send_cursor];
-        StepState& step = instance.steps[s];
-        const std::uint64_t bytes = instances_.message_bytes(instance, step, port.send_message);
+        const StepState& step = instance.steps[sent.step];
         if (record_messages_) {
-            record_message(EventType::kSent, instance, connection, bytes, port.send_cursor, port.send_message,
-                           instance.allowed_at[step.times_at + port.send_message], times.first, times.last);
+            record_message(EventType::kSent, instance, connection, sent.bytes, port.send_cursor,
+                           port.send_message, instance.allowed_at[step.times_at + port.send_message],
+                           times.first, times.last);
         }
         EventHeader& header = events_.header();
-        bytes_sent_ += bytes;
+        bytes_sent_ += sent.bytes;
         header.bytes_sent.store(bytes_sent_, std::memory_order_relaxed);
         header.messages_sent.store(++messages_sent_, std::memory_order_relaxed);
         if (++port.send_message == step.messages) {
@@ -538,20 +610,15 @@ class Rank final : public Sink {
             port.send_message = 0;
         }
         port.queued = false;
-        if (plan.send_begin + port.send_cursor < plan.send_end) {
-            const StepState& next =
-                instance.steps[instance.plan->port_steps[plan.send_begin + port.send_cursor]];
-            if (next.allowed > port.send_message) {
-                port.queued = true;
-                append(link, port);
-            }
+        if (sends_more(port) && instance.steps[next_send(port)].allowed > port.send_message) {
+            port.queued = true;
+            append(link, port);
         }
+        ++link.sent;
         if (window_ > 0) {
-            link.unacknowledged[link.sent % window_] = {&instance, s};
-            ++link.sent;
+            link.unacknowledged[(link.sent - 1) % window_] = {&instance, sent.step};
         } else {
-            ++link.sent;
-            message_done(instance, s);
+            message_done(instance, sent.step);
         }
     }
 

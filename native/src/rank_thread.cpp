@@ -10,6 +10,7 @@
 #include <climits>
 #include <new>
 
+#include "clock.h"
 #include "transports.h"
 
 namespace genie {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "clock.h"
 #include "driver.h"
 #include "events.h"
 #include "pace.h"

@@ -10,6 +10,7 @@
 #include <deque>
 #include <utility>
 
+#include "clock.h"
 #include "failure.h"
 #include "sha256.h"
 #include "transport.h"
@@ -356,12 +357,6 @@ sockaddr_in to_sockaddr(std::uint32_t ipv4, std::uint16_t port) {
     address.sin_addr.s_addr = htonl(ipv4);
     address.sin_port = htons(port);
     return address;
-}
-
-Nanos monotonic_now() {
-    timespec now;
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
-    return {now.tv_sec * 1'000'000'000 + now.tv_nsec};
 }
 
 void choose_congestion_control(int fd, const Program& program) {

@@ -32,7 +32,6 @@ struct Endpoint {
 // 10.0.0.1:4000
 std::string address_text(std::uint32_t ipv4, std::uint16_t port);
 sockaddr_in to_sockaddr(std::uint32_t ipv4, std::uint16_t port);
-Nanos monotonic_now();
 
 // Gives a socket the program's congestion control, if it has another. Throws Failure (kConnect).
 void choose_congestion_control(int fd, const Program& program);

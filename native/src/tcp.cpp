@@ -12,6 +12,7 @@
 #include <ctime>
 #include <utility>
 
+#include "clock.h"
 #include "pattern.h"
 #include "settings.h"
 #include "sockets.h"

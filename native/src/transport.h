@@ -45,9 +45,11 @@ struct Wait {
 class Sink {
   public:
     // Fills in the head of the next message that is due on this connection in this call, with the bytes it
-    // should have: for transports on whose wire a message has no head, only the call's id. The true size is
-    // given to `on_header`. False: no message is due there and the rank has failed; read no more.
-    virtual bool expect(std::uint32_t connection, std::uint32_t call_id, Frame& frame) = 0;
+    // should have: for transports on whose wire a message has no head, only the call's id. False: no message
+    // is due there and the rank has failed; read no more. `on_message` comes next, or this:
+    virtual bool expect(std::uint32_t connection, std::uint32_t call_id, Nanos now, Frame& frame) = 0;
+    // What arrived has the size that the frame now says, not that of `expect`. The rank has failed.
+    virtual void on_wrong_size(std::uint32_t connection, const Frame& frame) = 0;
     // A data frame's head arrived. False: it is wrong and the rank has failed; read no more.
     virtual bool on_header(std::uint32_t connection, const Frame& frame, Nanos now) = 0;
     // The payload of the frame last announced on this connection is complete.

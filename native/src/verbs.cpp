@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "clock.h"
 #include "pattern.h"
 #include "verbs_error.h"
 
@@ -20,22 +21,21 @@ constexpr int kMostBatches = 16;  // of completions in one `poll`
 
 bool VerbsTransport::sendable(const Flow& flow) const {
     if (flow.sent >= flow.granted) return false;
-    const std::uint32_t count = settings_.queue_pairs;
-    // The slot is free once the message that had it last is complete, not only received.
-    const bool reused = verify_ && flow.sent >= settings_.slots;
-    const std::uint64_t before = flow.sent - settings_.slots;
-    const auto slot_is_free = [&](const Queue& queue) {
-        return !reused || queue.sends.retired(queue.last_of_slot[before % settings_.slots]);
-    };
-    if (settings_.split) {
-        for (std::uint32_t i = 0; i < count; ++i) {
-            const Queue& queue = queues_[flow.first_queue + i];
-            if (!queue.sends.has_room(requests_a_part_) || !slot_is_free(queue)) return false;
-        }
-        return true;
-    }
-    if (!queues_[flow.first_queue + flow.sent % count].sends.has_room(requests_a_part_)) return false;
-    return slot_is_free(queues_[flow.first_queue + before % count]);
+    if (!settings_.split) return takes_next(flow, queues_[flow.first_queue + flow.next_queue]);
+    const auto first = queues_.begin() + flow.first_queue;
+    return std::all_of(first, first + settings_.queue_pairs,
+                       [&](const Queue& queue) { return takes_next(flow, queue); });
+}
+
+// Whether a queue pair takes its part of the next message. With the verify flag its slot is free once the
+// message that had it last is complete, not only received.
+bool VerbsTransport::takes_next(const Flow& flow, const Queue& queue) const {
+    if (!queue.sends.has_room(requests_a_part_)) return false;
+    if (!verify_ || flow.sent < settings_.slots) return true;
+    if (settings_.split) return queue.sends.retired(queue.last_of_slot[flow.next_slot]);
+    const auto before = static_cast<std::uint32_t>((flow.sent - settings_.slots) % settings_.queue_pairs);
+    const Queue& last = queues_[flow.first_queue + before];
+    return last.sends.retired(last.last_of_slot[flow.next_slot]);
 }
 
 bool VerbsTransport::busy(std::uint32_t connection) const {
@@ -47,8 +47,8 @@ bool VerbsTransport::busy(std::uint32_t connection) const {
 
 bool VerbsTransport::send(std::uint32_t connection, const Frame& frame, SendTimes& times) {
     Flow& flow = flows_[ends_[connection].out];
-    times.first = monotonic_now();
-    const std::uint64_t slot = flow.sent % settings_.slots;
+    times.first = just_now_.value != 0 ? std::exchange(just_now_, {}) : monotonic_now();
+    const std::uint32_t slot = flow.next_slot;
     std::uint8_t* const source = flow.slots + slot * flow.slot_bytes;
     if (verify_) Pattern(frame).fill(source, 0, frame.bytes);
     const std::uint32_t count = settings_.queue_pairs;
@@ -59,9 +59,11 @@ bool VerbsTransport::send(std::uint32_t connection, const Frame& frame, SendTime
                      Part::of(frame.bytes, i, count), source, data_first);
         }
     } else {
-        add_part(queues_[flow.first_queue + flow.sent % count], flow, frame.call_id, slot, {0, frame.bytes},
+        add_part(queues_[flow.first_queue + flow.next_queue], flow, frame.call_id, slot, {0, frame.bytes},
                  source, data_first);
+        if (++flow.next_queue == count) flow.next_queue = 0;
     }
+    if (++flow.next_slot == settings_.slots) flow.next_slot = 0;
     ++flow.sent;
     moved_ += frame.bytes;
     times.last = verify_ ? monotonic_now() : times.first;
@@ -170,8 +172,7 @@ void VerbsTransport::post_receives(Queue& queue) {
     }
 }
 
-// Posts all that has gathered, a call for each queue pair.
-void VerbsTransport::flush() {
+void VerbsTransport::post_gathered() {
     std::size_t kept = 0;
     for (const std::uint32_t f : due_) {
         Flow& flow = flows_[f];
@@ -210,13 +211,17 @@ bool VerbsTransport::poll(Sink& sink, Nanos now) {
             now = monotonic_now();
         }
         any = true;
+        if (!verify_) just_now_ = now;
         const int count = std::exchange(gathered_count_, 0);
         for (int i = 0; i < count; ++i) {
+            last_found_ = i + 1 == count;
             if (!handle(gathered_[static_cast<std::size_t>(i)], now, sink)) return true;
+            just_now_ = {};
         }
         pending_ = full_;
         if (!pending_) break;
     }
+    flush();  // on its way while the rank goes on
     if (!troubles_.empty()) tell_troubles(sink);
     return any;
 }
@@ -259,7 +264,7 @@ bool VerbsTransport::take_data(Queue& queue, const ibv_wc& completion, Nanos now
                  (immediate.credit ? "a credit where messages come" : "more messages than it may send"));
         return false;
     }
-    while (flow.arrivals.ready(flow.delivered)) {
+    while (flow.arrivals.ready()) {
         if (!deliver(flow, now, sink)) return false;
     }
     return true;
@@ -268,43 +273,42 @@ bool VerbsTransport::take_data(Queue& queue, const ibv_wc& completion, Nanos now
 // Gives the next message, which is here whole, to the rank.
 bool VerbsTransport::deliver(Flow& flow, Nanos now, Sink& sink) {
     Arrivals& arrivals = flow.arrivals;
-    const std::uint32_t first = arrivals.first_queue(flow.delivered);
+    const std::uint32_t first = arrivals.first_queue();
     const std::uint32_t count = arrivals.queue_count();
-    const std::uint32_t call_id = arrivals.front(first).call_id;
-    const bool data_first = arrivals.front(first).data_first;
+    const Arrivals::Arrival& head = arrivals.front(first);
     Frame frame;
-    if (!sink.expect(flow.connection, call_id, frame)) return false;
-    const std::uint64_t due_bytes = std::exchange(frame.bytes, 0);
-    for (std::uint32_t i = 0; i < count; ++i) {
-        const Arrivals::Arrival& arrival = arrivals.front(first + i);
-        frame.bytes += arrival.bytes;
-        if (arrival.call_id != call_id || arrival.data_first != data_first) {
-            lose(flow, sink, Code::kProtocol,
-                 "parts of one message from rank " + std::to_string(peer_of(flow)) + " name calls " +
-                     std::to_string(call_id) + " and " + std::to_string(arrival.call_id) +
-                     (arrival.data_first != data_first ? ", and not all came after their data" : ""));
-            return false;
-        }
+    if (!sink.expect(flow.connection, head.call_id, now, frame)) return false;
+    const std::uint64_t due_bytes = std::exchange(frame.bytes, head.bytes);
+    for (std::uint32_t i = 1; i < count; ++i) {
+        const Arrivals::Arrival& part = arrivals.front(first + i);
+        frame.bytes += part.bytes;
+        if (part.call_id != head.call_id || part.data_first != head.data_first)
+            return refuse_parts(flow, head, part, sink);
     }
-    if (data_first) {
+    if (head.data_first) {
         // A plain write says no size at the receiver, and the immediate has no room for it.
         if (frame.bytes > 0 || due_bytes <= data_first_above_)
             return refuse_data_first(flow, frame, due_bytes, sink);
         frame.bytes = due_bytes;
     }
-    if (!sink.on_header(flow.connection, frame, now)) return false;
+    if (frame.bytes != due_bytes) {
+        sink.on_wrong_size(flow.connection, frame);
+        return false;
+    }
     if (verify_ && !same_pattern(flow, frame, sink)) return false;
+    const bool enough = flow.delivered + 1 - flow.told >= settings_.credit_every;
+    sink.on_message(flow.connection, now);
+    // The answer first, unless a credit may share its doorbell.
+    if (last_found_ && !enough && !flow.due) flush();
     for (std::uint32_t i = 0; i < count; ++i) {
         Queue& queue = queues_[flow.first_queue + first + i];
-        arrivals.pop(first + i);
         queue.receives.give_back();
         // Before the credit goes out: a message must never find no receive.
         if (queue.receives.due()) post_receives(queue);
     }
+    arrivals.pop();
     ++flow.delivered;
     moved_ += frame.bytes;
-    sink.on_message(flow.connection, now);
-    const bool enough = flow.delivered - flow.told >= settings_.credit_every;
     if ((enough || flow.due) && credit_room(flow)) {
         flow.due = false;
         add_credit(flow);
@@ -318,7 +322,7 @@ bool VerbsTransport::deliver(Flow& flow, Nanos now, Sink& sink) {
 bool VerbsTransport::same_pattern(Flow& flow, const Frame& frame, Sink& sink) {
     const Pattern pattern(frame);
     const Arrivals& arrivals = flow.arrivals;
-    const std::uint32_t first = arrivals.first_queue(flow.delivered);
+    const std::uint32_t first = arrivals.first_queue();
     const std::uint32_t count = arrivals.queue_count();
     for (std::uint32_t i = 0; i < count; ++i) {
         const Part part = Part::of(frame.bytes, i, count);
@@ -344,6 +348,15 @@ bool VerbsTransport::same_pattern(Flow& flow, const Frame& frame, Sink& sink) {
         return false;
     }
     return true;
+}
+
+bool VerbsTransport::refuse_parts(Flow& flow, const Arrivals::Arrival& one, const Arrivals::Arrival& other,
+                                  Sink& sink) {
+    lose(flow, sink, Code::kProtocol,
+         "parts of one message from rank " + std::to_string(peer_of(flow)) + " name calls " +
+             std::to_string(one.call_id) + " and " + std::to_string(other.call_id) +
+             (one.data_first != other.data_first ? ", and not all came after their data" : ""));
+    return false;
 }
 
 bool VerbsTransport::refuse_data_first(Flow& flow, const Frame& frame, std::uint64_t due_bytes, Sink& sink) {

@@ -110,31 +110,30 @@ class SendQueue {
     bool chain_full() const { return length_ == chain_.size(); }
     bool chain_empty() const { return length_ == 0; }
 
-    // Room for one more must be in queue and chain. The request and its piece of memory are all zero.
+    // Room for one more must be in queue and chain. The request has neither operation nor memory yet; what
+    // else it says is of the one that had its place before.
     ibv_send_wr& add(ibv_sge*& piece) {
         Work& work = chain_[length_];
-        work = {};
-        work.request.wr_id = WorkId{false, queue_, added_}.packed();
-        if (++unsignalled_ >= signal_every_) {
-            unsignalled_ = 0;
-            work.request.send_flags = IBV_SEND_SIGNALED;
-        }
-        if (length_ > 0) chain_[length_ - 1].request.next = &work.request;
+        ibv_send_wr& request = work.request;
+        request.wr_id = WorkId{false, queue_, added_}.packed();
+        request.next = nullptr;
+        request.sg_list = nullptr;
+        request.num_sge = 0;
+        request.send_flags = 0;
+        if (++unsignalled_ >= signal_every_) signal(request);
+        if (length_ > 0) chain_[length_ - 1].request.next = &request;
         ++length_;
         ++added_;
         piece = &work.piece;
-        return work.request;
+        return request;
     }
 
     // Hands over the chain, whose last request is always signalled; an errno, 0 if all is well.
     int post(ibv_qp* pair, VerbsStats& stats) {
-        chain_[length_ - 1].request.send_flags |= IBV_SEND_SIGNALED;
-        unsignalled_ = 0;
+        if (unsignalled_ > 0) signal(chain_[length_ - 1].request);
         stats.sends += length_;
+        stats.signalled += std::exchange(signalled_, 0);
         ++stats.doorbells;
-        for (std::size_t i = 0; i < length_; ++i) {
-            stats.signalled += (chain_[i].request.send_flags & IBV_SEND_SIGNALED) != 0 ? 1 : 0;
-        }
         length_ = 0;
         ibv_send_wr* refused = nullptr;
         return ::ibv_post_send(pair, &chain_[0].request, &refused);
@@ -159,10 +158,17 @@ class SendQueue {
         ibv_sge piece;
     };
 
+    void signal(ibv_send_wr& request) {
+        request.send_flags |= IBV_SEND_SIGNALED;
+        unsignalled_ = 0;
+        ++signalled_;
+    }
+
     std::uint32_t queue_ = 0;
     std::uint32_t depth_ = 0;
     std::uint32_t signal_every_ = 1;
-    std::uint32_t unsignalled_ = 0;
+    std::uint32_t unsignalled_ = 0;  // requests since the last one that is
+    std::uint32_t signalled_ = 0;    // in the chain
     std::uint32_t added_ = 0;
     std::uint32_t retired_ = 0;
     std::size_t length_ = 0;
@@ -198,7 +204,7 @@ class ReceiveQueue {
     const ibv_sge& place_of(std::uint32_t index) const { return pieces_[index]; }
 
     // A message was taken; returns the ring's index of its request. They are taken in the order of posting.
-    std::uint32_t take() { return std::exchange(taken_, (taken_ + 1) % depth()); }
+    std::uint32_t take() { return std::exchange(taken_, taken_ + 1 == depth() ? 0 : taken_ + 1); }
 
     // The request taken longest ago may be used again.
     void give_back() { ++owed_; }
@@ -252,39 +258,50 @@ class Arrivals {
     // False: more than the receiver allowed.
     bool put(std::uint32_t queue, const Arrival& arrival) {
         Lane& lane = lanes_[queue];
-        if (lane.put - lane.taken == slots_) return false;
-        lane.ring[lane.put++ % slots_] = arrival;
+        if (lane.held == slots_) return false;
+        ++lane.held;
+        lane.ring[lane.put] = arrival;
+        step(lane.put, slots_);
         return true;
     }
 
-    // Whether message `number`, from 0, is here whole.
-    bool ready(std::uint64_t number) const {
-        if (!split_) return !lanes_[number % lanes_.size()].empty();
-        return std::none_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.empty(); });
+    // Whether the next message is here whole.
+    bool ready() const {
+        if (!split_) return lanes_[next_].held > 0;
+        return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.held > 0; });
     }
 
-    // The queue pairs that message `number` came on: [first, first + count).
-    std::uint32_t first_queue(std::uint64_t number) const {
-        return split_ ? 0 : static_cast<std::uint32_t>(number % lanes_.size());
-    }
+    // The queue pairs that the next message comes on: [first, first + count).
+    std::uint32_t first_queue() const { return next_; }
     std::uint32_t queue_count() const { return split_ ? static_cast<std::uint32_t>(lanes_.size()) : 1; }
 
-    const Arrival& front(std::uint32_t queue) const {
-        return lanes_[queue].ring[lanes_[queue].taken % slots_];
+    // The next message, which is ready, or the part of it that came on one of its queue pairs.
+    const Arrival& front(std::uint32_t queue) const { return lanes_[queue].ring[lanes_[queue].taken]; }
+
+    // Goes on to the message after it.
+    void pop() {
+        for (std::uint32_t i = next_; i < next_ + queue_count(); ++i) {
+            --lanes_[i].held;
+            step(lanes_[i].taken, slots_);
+        }
+        if (!split_) step(next_, static_cast<std::uint32_t>(lanes_.size()));
     }
-    void pop(std::uint32_t queue) { ++lanes_[queue].taken; }
 
   private:
     struct Lane {
-        std::uint64_t put = 0;
-        std::uint64_t taken = 0;
+        std::uint32_t put = 0;
+        std::uint32_t taken = 0;
+        std::uint32_t held = 0;
         std::vector<Arrival> ring;
-
-        bool empty() const { return put == taken; }
     };
+
+    static void step(std::uint32_t& place, std::uint32_t count) {
+        if (++place == count) place = 0;
+    }
 
     bool split_ = false;
     std::uint32_t slots_ = 0;
+    std::uint32_t next_ = 0;  // not split: the queue pair of the next message
     std::vector<Lane> lanes_;
 };
 

@@ -15,7 +15,9 @@ namespace genie {
 namespace {
 
 constexpr Nanos kEventsEvery = 10_ms;  // a rank that does not sleep looks for events of its device so often
-constexpr unsigned kSpinsAtOnce = 64;  // then it looks at the clock and lets others run
+constexpr unsigned kSpinsAtOnce = 64;  // then it looks at the clock
+// How often one that spins lets others run: what comes meanwhile waits for a system call's end.
+constexpr Nanos kYieldEvery = 50_us;
 
 }  // namespace
 
@@ -34,18 +36,24 @@ bool VerbsTransport::keep_for_rank(const ibv_wc& completion) {
 bool VerbsTransport::look() {
     const int count = endpoint_->poll(gathered_.data(), static_cast<int>(gathered_.size()));
     ++stats_.polls;
+    if (count == 0) {
+        ++stats_.empty_polls;
+        full_ = false;
+        return false;
+    }
     if (count < 0) {
         troubles_.push_back({kNone, "the completion queue of " + endpoint_->where() + " cannot be read"});
         return true;
     }
-    if (count == 0) ++stats_.empty_polls;
     stats_.completions += static_cast<std::uint64_t>(count);
     full_ = count == static_cast<int>(gathered_.size());
     for (int i = 0; i < count; ++i) {
         const ibv_wc& completion = gathered_[static_cast<std::size_t>(i)];
-        if (keep_for_rank(completion)) gathered_[static_cast<std::size_t>(gathered_count_++)] = completion;
+        if (!keep_for_rank(completion)) continue;
+        if (gathered_count_ < i) gathered_[static_cast<std::size_t>(gathered_count_)] = completion;
+        ++gathered_count_;
     }
-    return gathered_count_ > 0 || full_ || (count > 0 && (!due_.empty() || (draining_ && outstanding_ == 0)));
+    return gathered_count_ > 0 || full_ || !due_.empty() || (draining_ && outstanding_ == 0);
 }
 
 void VerbsTransport::gather(Nanos now, Nanos until) {
@@ -57,27 +65,27 @@ void VerbsTransport::gather(Nanos now, Nanos until) {
     }
     if (until <= now || gathered()) return;
     if (settings_.completion == VerbsCompletion::kBusy) {
-        spin(until);
+        spin(now, until);
     } else {
         sleep(now, until);
     }
 }
 
-void VerbsTransport::spin(Nanos until) {
+void VerbsTransport::spin(Nanos now, Nanos until) {
+    Nanos yielded = now;
     for (unsigned spins = 1;; ++spins) {
         if (look()) return;
-        if (spins % kSpinsAtOnce != 0) {
-            relax();
-            continue;
-        }
-        const Nanos now = monotonic_now();
+        if (spins % kSpinsAtOnce != 0) continue;
+        now = monotonic_now();
         if (now >= until) return;
         if (now - events_seen_ > kEventsEvery) {
             events_seen_ = now;
             look_for_events();
             if (gathered() || stop_wanted()) return;
         }
-        ::sched_yield();  // costs nothing where nobody else wants this core
+        if (now - yielded < kYieldEvery) continue;
+        ::sched_yield();
+        yielded = now;
     }
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "builder.h"
+#include "clock.h"
 #include "control.h"
 #include "sha256.h"
 

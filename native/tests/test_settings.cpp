@@ -80,9 +80,8 @@ struct Headless {
         const bool any = !arrived.empty();
         for (const auto& [connection, call] : arrived) {
             Frame frame;
-            if (!sink.expect(connection, call, frame)) break;
+            if (!sink.expect(connection, call, {1}, frame)) break;
             heads.push_back(frame);
-            if (!sink.on_header(connection, frame, {1})) break;
             sink.on_message(connection, {1});
         }
         arrived.clear();

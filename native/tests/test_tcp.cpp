@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 
+#include "clock.h"
 #include "transport_checks.h"
 
 namespace genie::test {

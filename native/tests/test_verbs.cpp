@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "clock.h"
 #include "verbs_fake.h"
 #include "verbs_job.h"
 
@@ -120,22 +121,20 @@ TEST_CASE("ring all-reduce on the fake device, verified") {
 // Takes all that comes, as a rank that has nothing else to do would.
 class Taker final : public Sink {
   public:
-    bool expect(std::uint32_t, std::uint32_t call_id, Frame& frame) override {
+    bool expect(std::uint32_t, std::uint32_t call_id, Nanos, Frame& frame) override {
         frame = {};
         frame.call_id = call_id;
+        frame.bytes = 64;
         return true;
     }
-    bool on_header(std::uint32_t, const Frame& frame, Nanos) override {
-        sizes.push_back(frame.bytes);
-        return true;
-    }
+    bool on_header(std::uint32_t, const Frame&, Nanos) override { return false; }
+    void on_wrong_size(std::uint32_t, const Frame&) override { lost = "another size"; }
     void on_message(std::uint32_t, Nanos) override { ++messages; }
     void on_sent(std::uint32_t, SendTimes) override {}
     void on_free(std::uint32_t) override { ++freed; }
     void on_credit(std::uint32_t, std::uint64_t, Nanos) override {}
     void on_lost(std::uint32_t, Code, const std::string& reason) override { lost = reason; }
 
-    std::vector<std::uint64_t> sizes;
     int messages = 0;
     int freed = 0;
     std::string lost;

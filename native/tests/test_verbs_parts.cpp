@@ -181,28 +181,27 @@ TEST_CASE("messages that overtook one another are given out in order") {
     turns.set_up(3, 4, false);
     CHECK(turns.put(1, {11, 1, 0}));
     CHECK(turns.put(2, {12, 1, 0}));
-    CHECK_FALSE(turns.ready(0));
+    CHECK_FALSE(turns.ready());
     CHECK(turns.put(0, {10, 1, 0}));
     CHECK(turns.put(0, {13, 1, 0}));
     for (std::uint64_t i = 0; i < 4; ++i) {
-        REQUIRE(turns.ready(i));
+        REQUIRE(turns.ready());
         CHECK(turns.queue_count() == 1);
-        CHECK(turns.front(turns.first_queue(i)).call_id == 10 + i);
-        turns.pop(turns.first_queue(i));
+        CHECK(turns.front(turns.first_queue()).call_id == 10 + i);
+        turns.pop();
     }
-    CHECK_FALSE(turns.ready(4));
+    CHECK_FALSE(turns.ready());
 
     Arrivals parts;
     parts.set_up(2, 4, true);
     CHECK(parts.put(1, {7, 100, 0}));
-    CHECK_FALSE(parts.ready(0));
+    CHECK_FALSE(parts.ready());
     CHECK(parts.put(0, {7, 200, 0}));
-    CHECK(parts.ready(0));
-    CHECK(parts.first_queue(0) == 0);
+    CHECK(parts.ready());
+    CHECK(parts.first_queue() == 0);
     CHECK(parts.queue_count() == 2);
-    parts.pop(0);
-    parts.pop(1);
-    CHECK_FALSE(parts.ready(1));
+    parts.pop();
+    CHECK_FALSE(parts.ready());
 }
 
 TEST_CASE("more messages than slots on a queue pair are refused") {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "clock.h"
 #include "ring_job.h"
 
 namespace genie::test {

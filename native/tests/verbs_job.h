@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "builder.h"
+#include "clock.h"
 #include "driver.h"
 #include "verbs.h"
 
