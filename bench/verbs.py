@@ -130,11 +130,11 @@ def perftest_once(setting: Setting, program: str, *options: str) -> tuple[list[f
 
 
 def compare(
-    setting: Setting, what: str, unit: str, hoped: str, ours: Callable[[], float], peer: Callable[[], float]
+    rounds: int, what: str, unit: str, hoped: str, ours: Callable[[], float], peer: Callable[[], float]
 ) -> Result:
     """Both in turns. Rounds in which the peer had no clock are left out."""
     pairs, alone = [], []
-    for number in range(setting.rounds):
+    for number in range(rounds):
         first, second = (ours, peer) if number % 2 == 0 else (peer, ours)
         values: dict[Callable[[], float], float] = {}
         try:
@@ -156,12 +156,12 @@ def compare(
 
 
 def bandwidth(setting: Setting, size: int, count: int, queue_pairs: int) -> Result:
-    """One way, both with the same depth and queue pairs; Gb/s. Ours may sleep, for the server of perftest does."""
+    """One way, both with the same depth and queue pairs; Gb/s. Ours wait as perftest's client does: it polls."""
 
     def ours() -> float:
         run = genie(
             setting, "stream", bytes=size, count=count, slots=DEPTH, credit_every=DEPTH // 4,
-            qps_per_connection=queue_pairs, completion="events", iterations=3,
+            qps_per_connection=queue_pairs, completion=setting.completion, pin=int(setting.polling), iterations=3,
         )  # fmt: skip
         return size * count * 8 / run["iteration_us"] / 1e3
 
@@ -170,34 +170,38 @@ def bandwidth(setting: Setting, size: int, count: int, queue_pairs: int) -> Resu
         return perftest(setting, "ib_write_bw", *options)[0][3]
 
     what = f"write bandwidth, {size >> 10} KiB, {queue_pairs} QP"
-    return compare(setting, f"{what} / ib_write_bw", "Gb/s", ">= 0.95", ours, peer)
+    return compare(setting.rounds, f"{what} / ib_write_bw", "Gb/s", ">= 0.95", ours, peer)
 
 
 def latency(setting: Setting, program: str, count: int, hoped: str = "<= 1.15") -> list[Result]:
     """There and back at 64 bytes: half a round trip, and processor time a round trip of one side; microseconds.
 
-    Perftest's start takes more processor time than its messages, so of it two runs count, by their difference.
-    Sides that poll stay on a processor each: two pollers on one give a round trip a tick of the kernel.
+    A start takes more processor time than the messages, so two runs of each side count, by their difference.
+    Sides that poll stay on a processor each: two pollers on one give a round trip a tick of the kernel. A run is short,
+    and a host's bad moment may fill it: three times as many rounds as of the others.
     """
     cpu: dict[str, list[float | None]] = {"ours": [], "peer": []}  # of each round; None where perftest had no clock
 
     def ours() -> float:
-        run = genie(
-            setting, "ping", bytes=64, count=count, completion=setting.completion, slots=DEPTH, credit_every=DEPTH // 4,
-            pin=int(setting.polling),
+        few, many = (
+            genie(
+                setting, "ping", bytes=64, count=count, completion=setting.completion, slots=DEPTH,
+                credit_every=DEPTH // 2, pin=int(setting.polling), iterations=times,
+            )
+            for times in (2, 16)
         )  # fmt: skip
-        cpu["ours"].append(run["cpu_us"] / run["messages"])
-        return run["iteration_us"] / count / 2
+        cpu["ours"].append((many["cpu_us"] - few["cpu_us"]) / (many["messages"] - few["messages"]))
+        return many["iteration_us"] / count / 2
 
     def peer() -> float:
         cpu["peer"].append(None)
         (few, used), (many, more) = (
-            perftest(setting, program, "-s", "64", "-n", str(times * count), *setting.events) for times in (1, 5)
+            perftest(setting, program, "-s", "64", "-n", str(times * count), *setting.events) for times in (1, 16)
         )
         cpu["peer"][-1] = max(0.0, more - used) / (many[1] - few[1]) or None
         return many[5]
 
-    first = compare(setting, f"latency, 64 B / {program}", "us", hoped, ours, peer)
+    first = compare(3 * setting.rounds, f"latency, 64 B / {program}", "us", hoped, ours, peer)
     pairs = [(ours, peer) for ours, peer in zip(cpu["ours"], cpu["peer"], strict=True) if peer is not None]
     mine = statistics.median([ours for ours, _ in pairs] or cpu["ours"])
     theirs = statistics.median(peer for _, peer in pairs) if pairs else None
@@ -218,7 +222,7 @@ def ring(setting: Setting, size: int, chunk: int, ranks: int) -> Result:
         return chunk * count * 8 / run["iteration_us"] / 1e3
 
     what = f"ring all-reduce, {ranks} ranks, {size >> 20} MiB / each rank sending to the next"
-    return compare(setting, what, "Gb/s", ">= 0.85", ours, bound)
+    return compare(setting.rounds, what, "Gb/s", ">= 0.85", ours, bound)
 
 
 def doorbells(setting: Setting) -> Mapping[str, float]:
