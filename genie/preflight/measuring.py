@@ -224,6 +224,8 @@ def seats_of(prepared: Prepared, fabric: Fabric) -> list[dict[int, Seat]]:
 def _options(transport: Any) -> list[str]:
     """What perftest must be told for its queue pairs to be those of the transport."""
     options = ["-u", str(transport.timeout), "-S", str(transport.service_level)]
+    if transport.pkey_index:
+        options += ["--pkey_index", str(transport.pkey_index)]
     if transport.traffic_class:
         options += ["--tclass", str(transport.traffic_class)]
     if transport.mtu != "auto":

@@ -14,6 +14,7 @@ import socket
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +22,7 @@ from typing import Any
 
 from genie.errors import EnvironmentUnfit
 from genie.rdma.counters import driver_of
-from genie.rdma.model import ETHERNET, INFINIBAND, ROCE_V1, ROCE_V2, Gid, RdmaDevice, RdmaPort
+from genie.rdma.model import ETHERNET, INFINIBAND, ROCE_V1, ROCE_V2, Gid, RdmaDevice, RdmaPort, pkeys_of
 
 SYSFS = Path("/sys/class/infiniband")
 SYSTEM_PACKAGES = (Path("/usr/lib/python3/dist-packages"), Path("/usr/lib64/python3/site-packages"))
@@ -149,6 +150,7 @@ def _queried(device: str, number: int, attributes: Any, table: Sequence[Any], sy
         gids=gids,
         active_mtu_bytes=_MTU_BYTES.get(int(attributes.active_mtu), 0),
         rate_bps=_LANE_BPS.get(int(attributes.active_speed), 0) * _WIDTHS.get(int(attributes.active_width), 0),
+        pkeys=_sysfs_pkeys(sysfs / device / "ports" / str(number)),
     )
 
 
@@ -176,6 +178,20 @@ def _text(value: Any) -> str:
 # -- by sysfs -----------------------------------------------------------------------------------------------------
 
 
+def with_pkeys(devices: Sequence[RdmaDevice], sysfs: Path = SYSFS) -> tuple[RdmaDevice, ...]:
+    """The devices with the partition keys of their ports, where whoever told of them left those out."""
+    return tuple(
+        replace(
+            device,
+            ports=tuple(
+                replace(port, pkeys=port.pkeys or _sysfs_pkeys(sysfs / device.name / "ports" / str(port.number)))
+                for port in device.ports
+            ),
+        )
+        for device in devices
+    )
+
+
 def sysfs_devices(sysfs: Path = SYSFS) -> tuple[RdmaDevice, ...]:
     """Devices as the kernel shows them. Active MTUs and limits are not there, so they stay 0 and empty."""
     return tuple(
@@ -196,6 +212,7 @@ def _sysfs_ports(folder: Path) -> Iterator[RdmaPort]:
             link_layer=layer,
             gids=tuple(_sysfs_gids(port, layer)),
             rate_bps=round(float(rate.group(1)) * 1e9) if rate else 0,
+            pkeys=_sysfs_pkeys(port),
         )
 
 
@@ -210,6 +227,10 @@ def _sysfs_gids(port: Path, layer: str) -> Iterator[Gid]:
         kind = ROCE_V2 if _read(port / "gid_attrs" / "types" / str(index)) == ROCE_V2 else ROCE_V1
         interface = _read(port / "gid_attrs" / "ndevs" / str(index))
         yield Gid(index, address, INFINIBAND if layer == INFINIBAND else kind, interface)
+
+
+def _sysfs_pkeys(port: Path) -> dict[int, int]:
+    return pkeys_of({int(entry.name): _read(entry) for entry in port.glob("pkeys/*") if entry.name.isdigit()})
 
 
 def _read(path: Path) -> str:

@@ -8,6 +8,7 @@ NCCL does, to say where the two part. Standard library only.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
@@ -18,6 +19,7 @@ from genie.errors import GenieError
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
 ROCE_V1, ROCE_V2 = "RoCE v1", "RoCE v2"
 ACTIVE = "ACTIVE"
+_PKEY = re.compile(r"0x[0-9a-fA-F]{4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class GidChoice:
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
     """One port. ``state`` is the kernel's word ("ACTIVE", "DOWN", …); ``active_mtu_bytes`` and ``rate_bps`` are 0
+    where nobody said. ``pkeys`` are the partition keys by their place in the port's table, without empty places; empty
     where nobody said. ``chosen`` is `choose_gid` of it.
     """
 
@@ -62,6 +65,7 @@ class RdmaPort:
     gids: tuple[Gid, ...] = ()
     active_mtu_bytes: int = 0
     rate_bps: int = 0
+    pkeys: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def chosen(self) -> GidChoice:
@@ -175,6 +179,12 @@ def nccl_gid_index(gids: Sequence[Gid]) -> int:
         if current is None or current.ipv4 is None or (candidate.type == ROCE_V2 and current.type != ROCE_V2):
             at = index
     return at
+
+
+def pkeys_of(texts: Mapping[int, str]) -> dict[int, int]:
+    """The partition keys in what sysfs says of each place of a port's table; empty places (0x0000) are passed over."""
+    found = {index: int(text, 16) for index, text in texts.items() if _PKEY.fullmatch(text.strip())}
+    return {index: key for index, key in sorted(found.items()) if key}
 
 
 def read_verbs_list(text: str, *, where: str = "genie-agent-dl verbs list") -> tuple[RdmaDevice, ...]:

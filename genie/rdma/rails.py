@@ -25,6 +25,7 @@ NO_DEVICE = (
 )
 """What to do about a host without any RDMA device."""
 
+_PKEYS_SHOWN = 8
 _RAIL = re.compile(r"(?P<device>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})(?::(?P<port>[1-9][0-9]?))?")
 
 
@@ -84,12 +85,16 @@ def rails_by_interface(devices: Sequence[RdmaDevice], interfaces: Sequence[str])
     return tuple(behind[interface] for interface in interfaces)
 
 
-def check_rails(where: str, rails: Sequence[Rail], devices: Sequence[RdmaDevice], *, gid_index: int = -1) -> None:
+def check_rails(
+    where: str, rails: Sequence[Rail], devices: Sequence[RdmaDevice], *, gid_index: int = -1, pkey_index: int = 0
+) -> None:
     """Refuse rails that a host ("host h0", "this machine") does not have, or that cannot carry anything.
 
-    ``gid_index`` is the entry of each port's table that shall be its address; -1 leaves it to `choose_gid`. Raises
-    EnvironmentUnfit naming host, device and port: there is none of that name, no such port, its link is not active, it
-    has no such address, programs cannot open it; PlanError where its link layer is not that of the rail before it.
+    ``gid_index`` is the entry of each port's table that shall be its address; -1 leaves it to `choose_gid`.
+    ``pkey_index`` is the entry of its table of partition keys, which some devices take unseen and then carry nothing,
+    and Soft-RoCE takes for the first. Raises EnvironmentUnfit naming host, device and port: there is none of that name,
+    no such port, its link is not active, it has no such address or key, programs cannot open it; PlanError where its
+    link layer is not that of the rail before it.
     """
     by_name = {device.name: device for device in devices}
     layers: dict[str, Rail] = {}
@@ -125,7 +130,19 @@ def check_rails(where: str, rails: Sequence[Rail], devices: Sequence[RdmaDevice]
                 f"{where}: port {rail.port} of {rail.device} cannot be reached: {port.chosen.why}",
                 hint="bring its interface up and give it an address (ip address add)",
             )
+        if port.pkeys and pkey_index not in port.pkeys:
+            raise EnvironmentUnfit(
+                f"{where}: port {rail.port} of {rail.device} has no partition key at index {pkey_index}; it has "
+                f"{_shown(port.pkeys)}",
+                hint="correct transport.pkey_index, or leave it at 0; keys of InfiniBand are the subnet manager's",
+            )
         layers.setdefault(port.link_layer, rail)
     if len(layers) > 1:
         shown = " and ".join(f"{rail} is {layer}" for layer, rail in layers.items())
         raise PlanError(f"{where}: rails of one run share a link layer, but {shown}")
+
+
+def _shown(pkeys: Mapping[int, int]) -> str:
+    """How many partition keys there are, and the first of them by index."""
+    first = ", ".join(f"{index} (0x{key:04x})" for index, key in sorted(pkeys.items())[:_PKEYS_SHOWN])
+    return f"{len(pkeys)}: {first}{' and more' if len(pkeys) > _PKEYS_SHOWN else ''}"

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from ipaddress import AddressValueError, IPv6Address
 
-from genie.rdma.model import INFINIBAND, ROCE_V1, ROCE_V2, Gid, RdmaDevice, RdmaPort
+from genie.rdma.model import INFINIBAND, ROCE_V1, ROCE_V2, Gid, RdmaDevice, RdmaPort, pkeys_of
 
 WORDS = ("rdmaport", "rdmafile", "rdmaverbs", "library", "libraries")
 """What the lines begin with that `LOOK` prints."""
@@ -24,6 +24,7 @@ for d in /sys/class/infiniband/*/ports/*; do
   if [ -e "$d/state" ]; then
     r=${d#/sys/class/infiniband/}; echo rdmaport ${r%%/*} ${r##*/} $(cat $d/link_layer) $(cat $d/state)
     grep -sH . $d/gids/* | grep -v ':0000:0000:0000:0000:0000:0000:0000:0000$' | sed 's/^/rdmafile /'
+    grep -sH . $d/pkeys/* | grep -v ':0x0000$' | sed 's/^/rdmafile /'
     grep -sH . $d/gid_attrs/types/* $d/gid_attrs/ndevs/* | sed 's/^/rdmafile /'
   fi
 done
@@ -39,7 +40,8 @@ done
 """Lines for a POSIX shell with grep and sed; they read and print, and change nothing."""
 
 _FILE = re.compile(
-    r"/sys/class/infiniband/([^/]+)/ports/(\d{1,5})/(gids|gid_attrs/types|gid_attrs/ndevs)/(\d{1,5}):(.*)", re.ASCII
+    r"/sys/class/infiniband/([^/]+)/ports/(\d{1,5})/(gids|pkeys|gid_attrs/types|gid_attrs/ndevs)/(\d{1,5}):(.*)",
+    re.ASCII,
 )
 _PORT = re.compile(r"rdmaport (\S+) (\d{1,5}) (?:(\S+) )?\d+: (\S.*)", re.ASCII)
 
@@ -72,7 +74,8 @@ def devices_of(lines: Iterable[str]) -> tuple[RdmaDevice, ...]:
                 continue
             kind = ROCE_V2 if types.get(index) == ROCE_V2 else ROCE_V1
             table.append(Gid(index, address, INFINIBAND if layer == INFINIBAND else kind, interfaces.get(index, "")))
-        by_device[device].append(RdmaPort(number, state, layer, tuple(table)))
+        pkeys = pkeys_of(files[device, number, "pkeys"])
+        by_device[device].append(RdmaPort(number, state, layer, tuple(table), pkeys=pkeys))
     return tuple(
         RdmaDevice(name, tuple(found), is_open_to_programs=name in opened) for name, found in sorted(by_device.items())
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from genie.engine.binaries import find_binary
 from genie.errors import EnvironmentUnfit
-from genie.rdma.discovery import sysfs_devices
+from genie.rdma.discovery import sysfs_devices, with_pkeys
 from genie.rdma.model import RdmaHost, read_verbs_list
 from genie.transport.base import RankPlace, TransportConfig
 
@@ -58,7 +58,7 @@ def this_machine(transport: TransportConfig) -> RdmaHost:
         words = said.stderr.strip().removeprefix("genie-agent: ") or f"it ended with {said.returncode}"
         raise EnvironmentUnfit(f"{THIS_MACHINE} cannot have transport={transport.name}: {words}")
     if transport.name == "verbs":
-        return RdmaHost(THIS_MACHINE, read_verbs_list(said.stdout))
+        return RdmaHost(THIS_MACHINE, with_pkeys(read_verbs_list(said.stdout)))
     providers = tuple(str(entry["provider"]) for entry in json.loads(said.stdout)["providers"])
     return RdmaHost(THIS_MACHINE, sysfs_devices(), providers=providers)
 

@@ -115,7 +115,7 @@ class VerbsTransport(TransportConfig):
             )
 
     def require(self, place: RankPlace, address: str, host: RdmaHost) -> None:
-        """See `TransportConfig.require`: libibverbs, a device, an active port, a GID; as the native half looks."""
+        """See `TransportConfig.require`: libibverbs, a device, an active port, a GID, a partition key."""
         from genie.rdma.rails import NO_DEVICE, Rail, check_rails, rail_of
 
         if host.lacks(LIBRARY):
@@ -138,7 +138,7 @@ class VerbsTransport(TransportConfig):
                     hint="name it: transport.devices=[NAME], or genie_rdma_devices in the inventory",
                 )
             rail = Rail((fitting or [host.devices[0].name])[0])
-        check_rails(host.where, [rail], host.devices, gid_index=self.gid_index)
+        check_rails(host.where, [rail], host.devices, gid_index=self.gid_index, pkey_index=self.pkey_index)
         self._require_mtu(rail, host)
 
     def _require_mtu(self, rail: Rail, host: RdmaHost) -> None:

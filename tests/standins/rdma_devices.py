@@ -31,7 +31,9 @@ LINK_LOCAL = "fe80::5054:ff:fe12:3456"
 
 @dataclass
 class Port:
-    """``gids``: (address, type as sysfs says it, interface), by their place in the table; None leaves one empty."""
+    """``gids``: (address, type as sysfs says it, interface), by their place in the table; None leaves one empty. A
+    partition key of 0 is an empty place.
+    """
 
     gids: Sequence[tuple[str, str, str] | None]
     state: str = "4: ACTIVE"
@@ -39,6 +41,7 @@ class Port:
     rate: str = "100 Gb/sec (4X EDR)"
     counters: Mapping[str, int] = field(default_factory=dict)
     mtu: int = 3
+    pkeys: Sequence[int] = (0xFFFF,)
 
 
 def four_gids(ipv4: str, interface: str) -> list[tuple[str, str, str]]:
@@ -60,10 +63,12 @@ def add_device(root: Path, name: str, ports: Sequence[Port], *, module: str = ""
         (folder / "device" / "driver").symlink_to(drivers)
     for number, port in enumerate(ports, 1):
         place = folder / "ports" / str(number)
-        for part in ("gids", "gid_attrs/types", "gid_attrs/ndevs", "hw_counters"):
+        for part in ("gids", "pkeys", "gid_attrs/types", "gid_attrs/ndevs", "hw_counters"):
             (place / part).mkdir(parents=True)
         for file, text in (("state", port.state), ("link_layer", port.link_layer), ("rate", port.rate)):
             (place / file).write_text(text + "\n")
+        for index, key in enumerate(port.pkeys):
+            (place / "pkeys" / str(index)).write_text(f"0x{key:04x}\n")
         for index, gid in enumerate(port.gids):
             address, kind, interface = gid or ("::", "", "")
             (place / "gids" / str(index)).write_text(IPv6Address(address).exploded + "\n")

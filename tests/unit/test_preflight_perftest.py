@@ -12,7 +12,7 @@ from genie.errors import EnvironmentUnfit, RunAborted
 from genie.fabric.base import Completed
 from genie.fabric.config import LoopbackConfig
 from genie.fabric.loopback import LoopbackFabric
-from genie.preflight import command, perftest
+from genie.preflight import command, measuring, perftest
 from genie.preflight.hardware import counted, sentences
 from genie.preflight.judge import Verdict
 from genie.preflight.measuring import Measured, PerftestMeasuring
@@ -28,6 +28,7 @@ from genie.preflight.record import Finding
 from genie.rdma.model import read_verbs_list
 from genie.rdma.rails import Rail
 from genie.topology import SingleSwitchConfig, build
+from genie.transport import VerbsTransport
 
 RECORDED = Path(__file__).parents[1] / "data" / "perftest"
 
@@ -301,3 +302,16 @@ def test_what_was_never_timed_takes_no_finding_back(findings, word, why, note) -
     record = SimpleNamespace(status="finished", hosts=("h0", "h1"))
     weighed, also = command._weigh(verdict, record, None, Measured((), untold="no clock"), "")
     assert (weighed.word, weighed.why, also) == (word, why, note)
+
+
+@pytest.mark.parametrize(
+    ("changed", "more"),
+    [
+        ({}, []),
+        ({"pkey_index": 3}, ["--pkey_index", "3"]),
+        ({"traffic_class": 104, "mtu": "1024"}, ["--tclass", "104", "-m", "1024"]),
+    ],
+    ids=["defaults", "partition key", "class and MTU"],
+)
+def test_perftest_is_told_what_the_transport_is_told(changed, more) -> None:
+    assert measuring._options(VerbsTransport(**changed)) == ["-u", "20", "-S", "0", *more]

@@ -1,5 +1,6 @@
 """What RDMA hardware is there, which address a run takes and why, what counters mean, who gets which rail."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from genie.rdma.model import (
     RdmaPort,
     choose_gid,
     nccl_gid_index,
+    pkeys_of,
     read_verbs_list,
 )
 from genie.rdma.rails import Rail, check_rails, parse_rail, rail_of, rails_by_interface, rails_of
@@ -101,7 +103,7 @@ def test_anything_else_is_refused(text) -> None:
 @pytest.fixture
 def sysfs(tmp_path: Path) -> Path:
     root = tmp_path / "infiniband"
-    down = standin.Port(standin.four_gids("10.0.1.1", "eth1"), state="1: DOWN")
+    down = standin.Port(standin.four_gids("10.0.1.1", "eth1"), state="1: DOWN", pkeys=(0xFFFF, 0, 0x8001, 0))
     ports = [standin.Port([*standin.four_gids("10.0.0.1", "eth0"), None], counters={"out_of_sequence": 7})]
     standin.add_device(root, "mlx5_0", ports, module="mlx5_core")
     standin.add_device(root, "mlx5_1", [down], module="mlx5_core")
@@ -121,7 +123,8 @@ def test_the_kernel_alone_tells_devices_ports_and_addresses(sysfs) -> None:
         (0, "RoCE v1", "eth0"), (1, "RoCE v2", "eth0"), (2, "RoCE v1", "eth0"), (3, "RoCE v2", "eth0"),
     ]  # fmt: skip
     assert (port.chosen.index, port.gids[3].text) == (3, "10.0.0.1")
-    assert second.ports[0].state == "DOWN"
+    assert (second.ports[0].state, second.ports[0].pkeys) == ("DOWN", {0: 0xFFFF, 2: 0x8001})
+    assert port.pkeys == {0: 0xFFFF}
     assert soft.ports[0].rate_bps == 2_500_000_000
 
 
@@ -131,7 +134,7 @@ def test_pyverbs_tells_the_same_and_mtu_and_limits_besides(sysfs, monkeypatch) -
         monkeypatch.setitem(sys.modules, name, module)
     (device,) = discovery.pyverbs_devices(sysfs=sysfs)
     by_kernel = discovery.sysfs_devices(sysfs)[0]
-    assert device.ports[0].gids == by_kernel.ports[0].gids
+    assert (device.ports[0].gids, device.ports[0].pkeys) == (by_kernel.ports[0].gids, {0: 0xFFFF})
     assert (device.driver, device.firmware) == (by_kernel.driver, by_kernel.firmware)
     assert (device.ports[0].active_mtu_bytes, device.ports[0].rate_bps) == (4096, 10**11)
     assert device.limits["max_qp_wr"] == 8192
@@ -343,6 +346,37 @@ def test_rails_that_do_not_fit_are_refused_by_name(rails, message) -> None:
         check_rails("host h0", [parse_rail(text) for text in rails], devices)
     assert message in str(refused.value)
     check_rails("host h0", [Rail("mlx5_0")], devices)
+
+
+@pytest.mark.parametrize(
+    ("pkeys", "index", "message"),
+    [
+        ({0: 0xFFFF}, 0, ""),
+        ({0: 0xFFFF, 2: 0x8001}, 2, ""),
+        ({}, 7, ""),
+        ({0: 0xFFFF}, 7, "host h0: port 1 of rxe0 has no partition key at index 7; it has 1: 0 (0xffff)\n  correct"),
+        ({0: 0xFFFF, 2: 0x8001}, 1, "at index 1; it has 2: 0 (0xffff), 2 (0x8001)"),
+        ({index: 0x8000 + index for index in range(9)}, 9, "it has 9: 0 (0x8000), 1 (0x8001)"),
+    ],
+    ids=["the first", "one of two", "nobody said", "beyond the table", "an empty place", "of many"],
+)
+def test_a_partition_key_that_a_port_does_not_have_is_refused(pkeys, index, message) -> None:
+    devices = [device("rxe0", replace(port(), pkeys=pkeys))]
+    with pytest.raises(EnvironmentUnfit) if message else contextlib.nullcontext() as refused:
+        check_rails("host h0", [Rail("rxe0")], devices, pkey_index=index)
+    assert not message or message in str(refused.value)
+
+
+def test_partition_keys_are_found_where_the_agent_tells_none(sysfs) -> None:
+    told = [
+        replace(one, ports=tuple(replace(p, pkeys={}) for p in one.ports)) for one in discovery.sysfs_devices(sysfs)
+    ]
+    assert discovery.with_pkeys(told, sysfs) == discovery.sysfs_devices(sysfs)
+
+
+@pytest.mark.parametrize("text", ["", "ffff", "0x", "0xfffff", "-0x001", "0x0000"])
+def test_a_partition_key_that_makes_no_sense_is_passed_over(text) -> None:
+    assert pkeys_of({0: "0xffff", 1: text}) == {0: 0xFFFF}
 
 
 def test_a_shell_tells_of_the_same_devices_as_sysfs(sysfs) -> None:
