@@ -103,18 +103,20 @@ struct StillClock {
 };
 
 struct Receiver {
-    explicit Receiver(std::uint32_t iterations) : program(make(iterations)), events("", 0, 3, 1000) {
+    explicit Receiver(std::uint32_t iterations, int calls = 1)
+        : program(make(iterations, calls)), events("", 0, 3, 1000) {
         rank.begin({1});
         rank.advance({1});
     }
-    static Program make(std::uint32_t iterations) {
+    static Program make(std::uint32_t iterations, int calls) {
         ProgramBuilder builder(0, 3);
         builder.header.iterations = iterations;
-        // From each peer two messages of 100 and 50 bytes; both must be there before the next iteration.
-        builder.call(7,
-                     builder.make_template({{StepKind::kRecv, 0, 1, SizeKind::kBlock, 0, 1, {}, 0},
-                                            {StepKind::kRecv, 0, 2, SizeKind::kBlock, 0, 1, {}, 0}}),
-                     150, 100);
+        // From each peer two messages of 100 and 50 bytes, and with two calls 30, 30 and 10; all must be
+        // there before the next iteration.
+        const auto both = builder.make_template({{StepKind::kRecv, 0, 1, SizeKind::kBlock, 0, 1, {}, 0},
+                                                 {StepKind::kRecv, 0, 2, SizeKind::kBlock, 0, 1, {}, 0}});
+        builder.call(7, both, 150, 100);
+        if (calls == 2) builder.call(9, both, 70, 30);
         return builder.program();
     }
 
@@ -140,6 +142,27 @@ TEST_CASE("the head that is due follows from the call alone, also when a peer is
     }
     for (int i = 0; i < 6; ++i) receiver.transport.arrived.emplace_back(1, 7);
     receiver.rank.advance({1});
+    CHECK(receiver.rank.state() == decltype(receiver.rank)::State::kDone);
+}
+
+TEST_CASE("messages of calls that run side by side are told apart, however they alternate") {
+    Receiver receiver(2, 2);
+    const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> due = {
+        // call, iteration, message, bytes
+        {7, 0, 0, 100}, {9, 0, 0, 30}, {7, 0, 1, 50}, {9, 0, 1, 30}, {7, 1, 0, 100},
+        {9, 0, 2, 10},  {9, 1, 0, 30}, {9, 1, 1, 30}, {7, 1, 1, 50}, {9, 1, 2, 10},
+    };
+    for (const std::uint32_t connection : {0U, 1U}) {
+        receiver.transport.heads.clear();
+        for (const auto& one : due) receiver.transport.arrived.emplace_back(connection, std::get<0>(one));
+        receiver.rank.advance({1});
+        CHECK(receiver.rank.failure().text.empty());
+        REQUIRE(receiver.transport.heads.size() == due.size());
+        for (std::size_t i = 0; i < due.size(); ++i) {
+            const Frame& head = receiver.transport.heads[i];
+            CHECK(std::tuple{head.call_id, head.iteration, head.message, head.bytes} == due[i]);
+        }
+    }
     CHECK(receiver.rank.state() == decltype(receiver.rank)::State::kDone);
 }
 
