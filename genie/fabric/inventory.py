@@ -594,7 +594,7 @@ def _run_id(run_dir: Path) -> str:
     """The run's own id where it has a manifest; else one of this fabric's own."""
     try:
         found = str(json.loads((run_dir / "manifest.json").read_text()).get("run_id", ""))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         found = ""
     return found if _RUN_ID.fullmatch(found) else secrets.token_hex(16)
 

@@ -231,7 +231,7 @@ def _parse(line: bytes) -> dict[str, object] | None:
     """The record, or None for a line that was cut short. A cut JSON object is never valid JSON: it lacks its brace."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and "v" in record and "kind" in record else None
 

@@ -73,7 +73,7 @@ def read_operation(folder: Path) -> Operation:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != "genie-faults-operation" or content["version"] != 1:
             raise ValueError(f"format {content['format']!r} version {content['version']!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise GenieError(f"{path} cannot be read as what was applied: {error}") from error
     return from_plain(Operation, content, str(path))
 

@@ -161,7 +161,7 @@ class AbaDir:
         path = self.path / FILE_NAME
         try:
             content = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise GenieError(f"{path} cannot be read: {error}") from error
         return from_plain(AbaRecord, content, str(path))
 

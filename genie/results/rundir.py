@@ -139,8 +139,11 @@ class RunDir:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(f"{path} exists and is not an empty directory", key="run_dir")
         try:
-            for folder in (path, path / "events", path / "log"):
-                folder.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "events").mkdir()  # of two runs that found it empty at once, one
+            (path / "log").mkdir()
+        except FileExistsError as error:
+            raise ConfigError(f"{path} is another run's, which began just now", key="run_dir") from error
         except OSError as error:
             raise ConfigError(
                 f"cannot create the run directory {path}: {error.strerror}", hint="choose another with out=DIR"
@@ -392,7 +395,7 @@ class RunDir:
             content = json.loads(gzip.decompress(raw) if name.endswith(".gz") else raw)
         except FileNotFoundError as error:
             raise GenieError(f"{self.path} has no {name}: the run ended before it was written") from error
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise GenieError(f"{path} cannot be read: {error}") from error
         if not isinstance(content, dict):
             raise GenieError(f"{path}: expected an object, found {type(content).__name__}")

@@ -193,7 +193,7 @@ def _status(path: Path) -> str:
     for name in ("aba.json", "manifest.json"):
         try:
             record: Any = json.loads((path / name).read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
         return str(record.get("status", "")) if isinstance(record, dict) else ""
     return ""

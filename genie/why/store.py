@@ -65,7 +65,7 @@ def load_why(run: RunDir) -> Why | None:
         return None
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise GenieError(f"{path} cannot be read: {error}", hint=f"delete it, then: genie why {run.path}") from error
     if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
         raise GenieError(f"{path}: expected format {FORMAT} version {VERSION}", hint=f"genie why {run.path} makes it")

@@ -23,6 +23,8 @@ from genie.results.metrics import measure
         pytest.param(
             "counters.json", '{"before": {"h0": []}}', "expected an object, found list", id="a list of counters"
         ),
+        pytest.param("counters.json", "[" * 200_000, "cannot be read", id="brackets"),
+        pytest.param("plan.json", '{"a":' * 100_000, "cannot be read", id="braces"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, content, said):

@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from rundir_maker import IN_EFFECT, make_run, operators, plan
 
 from genie.collectives.program import Call, Lane, ProgramOp, RankProgram
-from genie.errors import GenieError
+from genie.errors import ConfigError, GenieError
 from genie.results.records import JobOperators, digest, fault_outcomes, job_operators
 from genie.results.rundir import RunDir, find_runs
 from genie.workload.trace import CollectiveKind, Operator, OpKind, RankTrace, Trace
@@ -138,6 +140,22 @@ def test_a_run_directory_that_is_not_empty_is_refused(tmp_path):
     with pytest.raises(GenieError, match="exists and is not an empty directory"):
         create(tmp_path, path=tmp_path / "here")
     assert (tmp_path / "here" / "notes.txt").read_text() == "mine"
+
+
+def test_of_runs_that_want_one_empty_directory_at_once_one_has_it(tmp_path):
+    start = threading.Barrier(8)
+
+    def wants(_: int) -> RunDir | str:
+        start.wait()
+        try:
+            return create(tmp_path, path=tmp_path / "here")
+        except ConfigError as refused:
+            return refused.key
+
+    with ThreadPoolExecutor(8) as pool:
+        *others, winner = sorted(pool.map(wants, range(8)), key=lambda one: isinstance(one, RunDir))
+    assert others == ["run_dir"] * 7
+    assert RunDir.open(tmp_path / "here").manifest == winner.manifest
 
 
 def test_a_given_path_is_taken_exactly(tmp_path):
