@@ -40,6 +40,7 @@ from genie.results.records import to_plain
 from genie.schema import ExperimentConfig, parse_config, reproduce_line
 
 PREFIX = "preflight."
+CONFIG_NAME = "config.yaml"
 _REFUSED: Mapping[str, str] = {
     "workload": "a preflight brings its own: see preflight.* (docs/preflight.md)",
     "warmup": "a preflight leaves out the first quarter of each measurement instead",
@@ -97,7 +98,11 @@ def act(prepared: Prepared, reproduce: str) -> int:
     """Measure, keep, show, log. Raises the GenieError that ended it, after what there is was kept and shown."""
     config = prepared.plan.config
     folder = records.create_folder(config, config.name)
-    (folder / "config.yaml").write_text(yaml.safe_dump(schema.to_mapping(config), sort_keys=False))
+    try:  # of two that found it empty at once, one has it
+        with (folder / CONFIG_NAME).open("x") as file:
+            file.write(yaml.safe_dump(schema.to_mapping(config), sort_keys=False))
+    except FileExistsError:
+        raise ConfigError(f"{folder} is another preflight's, which began just now", key="run_dir") from None
     began_s = time.monotonic()
     engine = EngineMeasuring(prepared, folder, reproduce)
     measuring: Measuring = engine
@@ -128,10 +133,20 @@ def report(folder: Path, options: set[str]) -> int:
         raise ConfigError(f"'{folder}' is a preflight", hint=f"genie report {folder / records.RUN_FOLDER} --nccl-table")
     record = records.read_record(folder / records.FILE_NAME)
     if "--log" in options:
-        config = parse_config(yaml.safe_load((folder / "config.yaml").read_text()))
-        record = _logged(record, config, folder.absolute().parent)
+        record = _logged(record, _read_config(folder / CONFIG_NAME), folder.absolute().parent)
     print(render(record, color=sys.stdout.isatty()), end="")
     return EXIT_OK
+
+
+def _read_config(path: Path) -> ExperimentConfig:
+    """The configuration that a preflight left; it says where MLflow is. Raises GenieError."""
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise GenieError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise GenieError(f"{path}: expected a mapping, found {type(found).__name__}")
+    return parse_config(found)
 
 
 def exit_code(verdict: str, expect: str | None) -> int:
@@ -145,7 +160,7 @@ def _conclude(prepared: Prepared, record: PreflightRecord, measured: Measured, r
     """Judge, compare with the last one, keep; also what an interruption left."""
     config, out = prepared.plan.config, Path(prepared.plan.config.out)
     record = replace(record, rails=measured.rails)
-    before, note = _before(record, out)
+    before, note = _before(record, out) if any(rail.measured for rail in measured.rails) else (None, "")
     verdict = judge(
         measured.rails,
         record.hosts,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from genie import topology
+from genie.engine.encode import MOST_MESSAGES_A_STEP
 from genie.errors import ConfigError, PlanError
 from genie.fabric import InventoryConfig, open_fabric
 from genie.plan import Plan, make_plan
@@ -22,6 +23,7 @@ from genie.rdma.rails import Rail, rails_of
 from genie.schema import Choice, ExperimentConfig
 from genie.topology import Topology
 from genie.topology.inventory import inventory as read_network
+from genie.units import format_bytes
 from genie.workload.config import PairsConfig
 from genie.workload.generators.pairs import MAX_OPERATORS, round_text
 
@@ -95,6 +97,7 @@ def prepare(config: ExperimentConfig, settings: PreflightConfig) -> Prepared:
         for way in found.ways.values()
     }
     _refuse_too_many(found, settings, len(rails))
+    _refuse_small_messages(tuple(sizes.values()), settings)
     plan = make_plan(_config_of_run(config, settings, found, sizes, len(rails)))
     return Prepared(plan, settings, found, rails, sizes, seats)
 
@@ -150,11 +153,26 @@ def _refuse_too_many(found: Schedule, settings: PreflightConfig, rails: int) -> 
         return
     fewer = MAX_OPERATORS // (4 * len(found.pairs) * rails) - 1
     ways = [f"preflight.pings={fewer}"] if fewer > 0 else []
-    rounds = max(1, found.rounds * MAX_OPERATORS // ends)
+    if rounds := found.rounds * MAX_OPERATORS // ends:
+        ways.append(f"preflight.rounds={rounds} for a part of the tournament")
+    if not ways:  # a round alone is too much for these pings, all rounds are too much for one
+        each = -(-len(found.pairs) // found.rounds)
+        ways.append(f"preflight.rounds=1 preflight.pings={MAX_OPERATORS // (4 * each * rails) - 1}")
     raise PlanError(
         f"{len(found.pairs)} pairs with {settings.pings} pings each are more than one program holds",
-        hint=" or ".join([*ways, f"preflight.rounds={rounds} for a part of the tournament"]),
+        hint=" or ".join(ways),
     )
+
+
+def _refuse_small_messages(sizes: Sequence[int], settings: PreflightConfig) -> None:
+    """A load of more messages than a program can number, in the words of a preflight's keys."""
+    if (most := max(sizes, default=0)) > settings.message_bytes * MOST_MESSAGES_A_STEP:
+        raise ConfigError(
+            f"{format_bytes(most)} each way are more than {MOST_MESSAGES_A_STEP} messages, found "
+            f"{settings.message_bytes} bytes a message",
+            key="preflight.message_bytes",
+            hint=f"preflight.message_bytes={-(-most // MOST_MESSAGES_A_STEP)} or more, or a smaller load",
+        )
 
 
 def _network(config: ExperimentConfig) -> Topology:

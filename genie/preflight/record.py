@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -134,14 +135,43 @@ def read_record(path: Path) -> PreflightRecord:
     """The record in a file. Raises GenieError that names what is wrong with it."""
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise GenieError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("version") != VERSION:
         found = (
             f"{content.get('format')!r} version {content.get('version')!r}" if isinstance(content, dict) else "other"
         )
         raise GenieError(f"{path}: expected {FORMAT!r} version {VERSION}, found {found}")
-    return from_plain(PreflightRecord, content, str(path))
+    record = from_plain(PreflightRecord, content, str(path))
+    _check(record, str(path))
+    return record
+
+
+def _check(record: PreflightRecord, where: str) -> None:
+    """What the types do not say: maps are square and of finite values, hosts are known, text can be shown."""
+    count = len(record.hosts)
+    if count < 2:
+        raise GenieError(f"{where}.hosts: expected two or more, found {count}")
+    for number, rail in enumerate(record.rails):
+        for name in ("bandwidth_bps", "bandwidth_low_bps", "bandwidth_high_bps", "latency_ns"):
+            matrix, here = getattr(rail, name), f"{where}.rails[{number}].{name}"
+            if [len(row) for row in matrix] != [count] * count:
+                raise GenieError(f"{here}: expected {count} rows of {count} values, one for each host")
+            for a, b, value in cells(matrix):
+                if not 0 <= value < math.inf:
+                    raise GenieError(f"{here}[{a}][{b}]: expected a finite number from 0, found {value}")
+    for finding in record.findings:
+        wanted = {"all": len(finding.hosts), "pair": 2}.get(finding.where, 1)
+        if len(finding.hosts) != wanted or not set(finding.hosts) <= set(record.hosts):
+            raise GenieError(f"{where}.findings: expected {wanted} of its hosts, found {list(finding.hosts)}")
+    for name in ("message_bytes", "ping_bytes", "channels"):
+        if not isinstance(record.settings.get(name, 1), int):
+            raise GenieError(f"{where}.settings.{name}: expected int, found {record.settings[name]!r}")
+    words = [to_plain(replace(record, rails=())), [rail.name for rail in record.rails]]
+    try:
+        json.dumps(words, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise GenieError(f"{where} has text that cannot be shown: {error}") from error
 
 
 def write_record(path: Path, record: PreflightRecord) -> None:

@@ -60,6 +60,11 @@ def run(arguments: Sequence[str]) -> int:
     from genie.results.rundir import RunDir
 
     if not (asked.path / "manifest.json").is_file():
+        if (asked.path / "run" / "manifest.json").is_file():  # `genie.preflight.record.RUN_FOLDER`
+            raise ConfigError(
+                f"'{asked.path}' has no preflight.json: its preflight was killed, or has not ended yet",
+                hint=f"genie report {asked.path / 'run'} shows what its run measured until then",
+            )
         raise ConfigError(f"'{asked.path}' is not a run directory: it has no manifest.json", hint=HINT)
     return _run(RunDir.open(asked.path), asked)
 

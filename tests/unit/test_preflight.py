@@ -1,6 +1,7 @@
 """``genie preflight`` without a network: its words, its plan, its record and baseline, its report, its ends."""
 
 import json
+import math
 import os
 import random
 import re
@@ -14,7 +15,16 @@ import pytest
 
 from genie.cli import main
 from genie.compose import compose
-from genie.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_VERDICT_FAILED, ConfigError, GenieError, PlanError, RunAborted
+from genie.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_VERDICT_FAILED,
+    ConfigError,
+    GenieError,
+    PlanError,
+    RunAborted,
+)
 from genie.preflight import command, load_baseline
 from genie.preflight import record as records
 from genie.preflight.config import PreflightConfig
@@ -199,8 +209,24 @@ def test_the_schedule_is_shown_before_anything_is_touched(capsys, monkeypatch, t
             ("topology=leaf_spine", "topology.hosts=64", "topology.leaves=8", "fabric=netns", "preflight.pings=5000"),
             r"(?s)more than one program holds.*preflight\.pings=\d+ or preflight\.rounds=\d+",
         ),
+        (
+            ("topology.hosts=8", "preflight.rounds=1", "preflight.pings=100000"),
+            r"(?s)more than one program holds\n  preflight\.pings=62499$",
+        ),
+        (
+            ("fabric=netns", "preflight.time=1h", "preflight.message_bytes=1"),
+            r"preflight\.message_bytes: .* found 1 bytes a message\n  preflight\.message_bytes=21 or more",
+        ),
     ],
-    ids=["one-host", "too-few-bytes", "too-many-rounds", "perftest-on-tcp", "too-many-pings"],
+    ids=[
+        "one-host",
+        "too-few-bytes",
+        "too-many-rounds",
+        "perftest-on-tcp",
+        "too-many-pings",
+        "pings-of-one-round",
+        "too-many-messages",
+    ],
 )
 def test_what_cannot_be_measured_is_refused_with_a_way_out(words, message) -> None:
     base = [word for word in SMALL if word.partition("=")[0] not in {own.partition("=")[0] for own in words}]
@@ -282,13 +308,51 @@ def test_a_record_reads_back_equal_and_is_found_by_its_fabric(tmp_path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "genie-preflight", "version": 99}', "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": "genie-preflight", "version": 99}', "\x00", "[" * 200_000, '{"a":' * 100_000],
+    ids=["empty", "list", "object", "version", "zero", "brackets", "braces"],
+)
 def test_a_damaged_baseline_is_said_and_not_believed(tmp_path, text) -> None:
     path = records.baseline_path("ab" * 8, tmp_path)
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(GenieError, match=str(path)):
         load_baseline("ab" * 8, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c.update(hosts=[]), "hosts: expected two or more, found 0"),
+        (lambda c: c.update(hosts=c["hosts"][:3]), "bandwidth_bps: expected 3 rows of 3 values"),
+        (lambda c: c["rails"][0]["latency_ns"][1].pop(), "latency_ns: expected 4 rows of 4 values"),
+        (lambda c: c["rails"][0]["bandwidth_bps"][0].__setitem__(1, math.nan), r"\[0\]\[1\]: expected .*, found nan"),
+        (lambda c: c["rails"][0]["bandwidth_bps"][1].__setitem__(0, math.inf), r"\[1\]\[0\]: expected .*, found inf"),
+        (lambda c: c["rails"][0]["latency_ns"][0].__setitem__(1, -1), "latency_ns.* found -1"),
+        (lambda c: c["findings"][0].update(hosts=["h9"]), r"expected 1 of its hosts, found \['h9'\]"),
+        (lambda c: c["findings"][0].update(where="pair"), r"expected 2 of its hosts, found \['h3'\]"),
+        (lambda c: c["settings"].update(ping_bytes="64"), "settings.ping_bytes: expected int, found '64'"),
+        (lambda c: c.update(why="\ud800"), "text that cannot be shown"),
+        (lambda c: c["rails"][0].update(name="\ud800"), "text that cannot be shown"),
+        (lambda c: c.update(more={"of": "a later version"}), ""),
+    ],
+    ids=["no host", "a host less", "a value less", "nan", "infinity", "negative", "unknown host", "half a pair", "text",
+         "a surrogate", "a rail's name", "an unknown key"],
+)  # fmt: skip
+def test_what_the_types_of_a_record_do_not_say_is_looked_at(tmp_path, change, said) -> None:
+    record = record_of((matrices(4, lambda a, b: 0.5 if a == 3 else 1),))
+    path = records.baseline_path(record.fabric_hash, tmp_path)
+    records.write_record(path, record)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    if not said:
+        assert load_baseline(record.fabric_hash, tmp_path) == record
+        return
+    with pytest.raises(GenieError, match=said) as refused:
+        load_baseline(record.fabric_hash, tmp_path)
+    assert refused.value.message.startswith(str(path))
 
 
 @pytest.mark.parametrize(
@@ -449,6 +513,67 @@ def test_an_error_is_told_after_what_was_measured(act, tmp_path, capsys) -> None
     assert "genie: h2 is gone\n  what was measured until then is in runs/" in said.err
     (record,) = stored(tmp_path)
     assert record.status == "aborted"
+
+
+def test_what_measured_nothing_is_compared_with_nothing(act, tmp_path) -> None:
+    assert act(Fake(Measured((matrices(4),)))) == EXIT_OK
+    assert act(Fake(Measured((matrices_of("", 4, Samples()),)), RunAborted("h2 is gone")), "run_dir=runs/lost") == 4
+    assert records.read_record(tmp_path / "runs" / "lost" / records.FILE_NAME).baseline == ""
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "", "{}"], ids=["brackets", "empty", "object"])
+def test_a_damaged_baseline_costs_no_measurement(act, tmp_path, text) -> None:
+    path = records.baseline_path(prepared(*SMALL).fabric_hash, tmp_path / "runs")
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert act(Fake(Measured((matrices(4),)))) == EXIT_OK
+    (record,) = stored(tmp_path)
+    assert record.rails[0].measured == 12
+    assert any(note.startswith("not compared with the last preflight") for note in record.notes)
+    assert load_baseline(record.fabric_hash, tmp_path / "runs") is not None  # the good one took its place
+
+
+def test_of_two_in_one_empty_folder_one_has_it(act, tmp_path, capsys, monkeypatch) -> None:
+    create = records.create_folder
+
+    def late(config, name):
+        folder = create(config, name)
+        (folder / command.CONFIG_NAME).write_text("the other one's")
+        return folder
+
+    monkeypatch.setattr(records, "create_folder", late)
+    assert act(Fake(Measured((matrices(4),))), "run_dir=here") == EXIT_BAD_INPUT
+    assert "here is another preflight's, which began just now" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "here").iterdir()] == [command.CONFIG_NAME]
+
+
+@pytest.mark.parametrize(
+    ("left", "said", "do"),
+    [
+        (("run/manifest.json",), "has no preflight.json: its preflight was killed", "genie report here/run shows"),
+        ((), "is not a run directory", "usage"),
+    ],
+    ids=["killed", "nothing"],
+)
+def test_a_killed_preflight_is_told_from_no_run(tmp_path, monkeypatch, capsys, left, said, do) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here/run").mkdir(parents=True)
+    for name in left:
+        Path("here", name).write_text("{}")
+    assert main(["report", "here"]) == EXIT_BAD_INPUT
+    told = capsys.readouterr().err
+    assert said in told
+    assert do in told
+
+
+@pytest.mark.parametrize("text", [None, "", "[", "a: [1", "3"], ids=["none", "empty", "bracket", "cut short", "number"])
+def test_logging_again_says_which_configuration_cannot_be_read(act, tmp_path, capsys, text) -> None:
+    act(Fake(Measured((matrices(4),))), "run_dir=here")
+    path = tmp_path / "here" / command.CONFIG_NAME
+    path.unlink() if text is None else path.write_text(text)
+    capsys.readouterr()
+    assert main(["report", "here", "--log"]) == GenieError.exit_code
+    assert "config.yaml" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_no_defect(act, tmp_path, capsys, monkeypatch) -> None:
