@@ -16,7 +16,7 @@ from genie.rdma.model import INFINIBAND, ROCE_V1, ROCE_V2, Gid, RdmaDevice, Rdma
 WORDS = ("rdmaport", "rdmafile", "rdmaverbs", "library", "libraries")
 """What the lines begin with that `LOOK` prints."""
 
-LIBRARIES = ("libibverbs.so.1", "libfabric.so.1")
+LIBRARIES = ("libibverbs.so.1", "libfabric.so.1", "libgloo.so.0")
 """Which of them a host's loader knows is asked: of its cache, and of the folders where it looks without one."""
 
 LOOK = r"""
@@ -30,8 +30,8 @@ for d in /sys/class/infiniband/*/ports/*; do
 done
 for f in /sys/class/infiniband_verbs/*/ibdev; do if [ -e "$f" ]; then echo rdmaverbs $(cat $f); fi; done
 c=$(ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null) && echo libraries known
-echo "$c" | sed -n 's/^[[:space:]]*\(lib\(ibverbs\|fabric\)[.]so[.]1\) .*/library \1/p'
-for f in libibverbs.so.1 libfabric.so.1; do
+echo "$c" | sed -n 's/^[[:space:]]*\(libibverbs[.]so[.]1\|libfabric[.]so[.]1\|libgloo[.]so[.]0\) .*/library \1/p'
+for f in libibverbs.so.1 libfabric.so.1 libgloo.so.0; do
   for d in /lib /usr/lib /lib64 /usr/lib64 /lib/*-linux-gnu /usr/lib/*-linux-gnu; do
     if [ -e "$d/$f" ]; then echo library $f; fi
   done

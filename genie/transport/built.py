@@ -46,12 +46,17 @@ def refuse_missing(transport: TransportConfig) -> None:
 
 THIS_MACHINE = "this machine"
 _SHOWN = 8
+_LISTED = ("ofi", "verbs")
+"""Transports whose agent loads the library when a run chooses them, and lists what it finds."""
 
 
 def this_machine(transport: TransportConfig) -> RdmaHost:
     """What this machine has for ``transport``, asked of the agent that would run its ranks: it loads the library as a
-    run does. Raises EnvironmentUnfit in the agent's words where it cannot.
+    run does. Raises EnvironmentUnfit in the agent's words where it cannot. An agent that is linked with its library is
+    not asked: it could not have begun without (`refuse_missing`).
     """
+    if transport.name not in _LISTED:
+        return RdmaHost(THIS_MACHINE)
     agent = find_binary(transport.agent)
     said = subprocess.run([agent, transport.name, "list"], capture_output=True, text=True, timeout=30, check=False)
     if said.returncode != 0:

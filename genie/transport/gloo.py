@@ -7,9 +7,15 @@ libgloo-dev and runs where libgloo0 is installed. A check on the engine's own tr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from genie.transport.base import TransportConfig
+from genie.errors import EnvironmentUnfit
+from genie.transport.base import RankPlace, TransportConfig
+
+if TYPE_CHECKING:
+    from genie.rdma.model import RdmaHost
+
+LIBRARY = "libgloo.so.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +26,11 @@ class GlooTransport(TransportConfig):
     spin: str = "0"
 
     agent: ClassVar[str] = "genie-agent-gloo"
+    needs_host: ClassVar[bool] = True
+
+    def require(self, place: RankPlace, address: str, host: RdmaHost) -> None:
+        """See `TransportConfig.require`: the library that the agent is linked with."""
+        if host.lacks(LIBRARY):
+            raise EnvironmentUnfit(
+                f"{host.where} has no {LIBRARY}, which transport=gloo is linked with", hint="apt-get install libgloo0"
+            )

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -392,6 +394,16 @@ def test_a_shell_tells_of_the_same_devices_as_sysfs(sysfs) -> None:
         assert [replace(port, rate_bps=0) for port in read.ports] == list(heard.ports)
 
 
+def test_a_shell_asks_the_loader_for_every_library(tmp_path) -> None:
+    cache = "".join(f"\t{name} (libc6,x86-64) => /opt/{name}\n" for name in (*remote.LIBRARIES, "libfabric.so.2"))
+    (tmp_path / "ldconfig").write_text(f"#!/bin/sh\nprintf '{cache}'\n")
+    (tmp_path / "ldconfig").chmod(0o755)
+    script = re.sub(r"for d in /lib .*; do", "for d in; do", remote.LOOK)  # what this machine has is not the question
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env={"PATH": path}).stdout
+    assert remote.libraries_of(said.splitlines()) == set(remote.LIBRARIES)
+
+
 def test_a_shell_on_a_host_without_rdma_tells_of_none(tmp_path) -> None:
     script = remote.LOOK.replace("/sys/class", str(tmp_path))
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -437,8 +449,9 @@ def test_a_gid_that_makes_no_sense_is_passed_over(entry):
         ([], None),
         (["libraries known"], frozenset()),
         (["libraries known", "library libfabric.so.1", "if eth0 1"], frozenset({"libfabric.so.1"})),
+        (["libraries known", *map("library {}".format, remote.LIBRARIES)], frozenset(remote.LIBRARIES)),
     ],
-    ids=["not asked", "none", "one"],
+    ids=["not asked", "none", "one", "all"],
 )
 def test_what_a_loader_knows_is_told_from_what_nobody_asked(lines, known) -> None:
     assert remote.libraries_of(lines) == known

@@ -1,5 +1,6 @@
 """A transport that this build, this machine or a host lacks is refused in the plan, with what to do about it."""
 
+import contextlib
 import json
 
 import pytest
@@ -97,9 +98,32 @@ def test_every_host_that_is_unfit_is_named_up_to_eight():
     assert refused.value.message.endswith("; and 2 more")
 
 
-def test_transports_of_sockets_ask_no_host():
-    for transport in (TcpTransport(), GlooTransport()):
-        built.refuse_unfit_hosts(transport, PLACES, lambda host: "10.0.0.1", lambda name: pytest.fail("asked"))
+def test_a_transport_of_sockets_asks_no_host():
+    built.refuse_unfit_hosts(TcpTransport(), PLACES, lambda host: "10.0.0.1", lambda name: pytest.fail("asked"))
+
+
+@pytest.mark.parametrize(
+    ("libraries", "said"),
+    [
+        (frozenset(), "host h0 has no libgloo.so.0, which transport=gloo is linked with"),
+        (frozenset({"libgloo.so.0"}), ""),
+        (None, ""),
+    ],
+    ids=["without", "with", "nobody could ask"],
+)
+def test_gloo_needs_its_library_on_every_host(libraries, said):
+    def look(name: str) -> RdmaHost:
+        return RdmaHost(f"host {name}", libraries=libraries)
+
+    with pytest.raises(EnvironmentUnfit) if said else contextlib.nullcontext() as refused:
+        built.refuse_unfit_hosts(GlooTransport(), PLACES, lambda host: "10.0.0.1", look)
+    if said:
+        assert said in refused.value.message
+        assert refused.value.hint == "apt-get install libgloo0"
+
+
+def test_gloo_asks_nothing_of_this_machine_whose_agent_has_begun(folder):
+    built.refuse_unfit_hosts(GlooTransport(), PLACES, lambda host: "10.0.0.1", None)  # there is no agent in the folder
 
 
 # -- by the command line ------------------------------------------------------------------------------------------
