@@ -188,12 +188,12 @@ def write_record(path: Path, record: PreflightRecord) -> None:
 
 
 def create_folder(config: ExperimentConfig, name: str) -> Path:
-    """A new folder ``OUT/<UTC time>-<name>-<4 hex>``, or exactly ``run_dir``; ConfigError if it is taken."""
+    """A new folder ``OUT/<UTC time>-<name, cut to 80>-<4 hex>``, or exactly ``run_dir``; ConfigError if it is taken."""
     if config.run_dir:
         path = Path(config.run_dir)
     else:
         stamp = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
-        path = Path(config.out) / f"{stamp}-{name}-{secrets.token_hex(2)}"
+        path = Path(config.out) / f"{stamp}-{name[:80]}-{secrets.token_hex(2)}"
     path = path.absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} exists and is not an empty directory", key="run_dir")

@@ -18,8 +18,11 @@ from machines import genie, wait_until
 
 from genie.engine.binaries import find_binary
 from genie.engine.wire import EventType
+from genie.errors import EnvironmentUnfit
 from genie.results.metrics import load_records, measure
 from genie.results.rundir import RunDir
+from genie.transport import TRANSPORTS
+from genie.transport.built import PACKAGES, refuse_missing
 
 pytestmark = pytest.mark.inventory
 
@@ -116,6 +119,58 @@ def test_eight_hosts_to_the_end(lab, tmp_path):
     for host in plan.placement:
         sent = counters.after[f"{host}/data0"]["tx_bytes"] - counters.before[f"{host}/data0"]["tx_bytes"]
         assert sent > sum(rank.bytes_sent for rank in metrics.ranks if rank.host == host) * 0.9
+
+
+def need(transport):
+    """Skip where this build lacks it."""
+    try:
+        refuse_missing(TRANSPORTS[transport][0]())
+    except EnvironmentUnfit:
+        pytest.skip(f"needs {PACKAGES[transport]} where GENIE is built")
+
+
+@pytest.mark.parametrize("transport", ["ofi", "gloo"])
+def test_other_transports_of_sockets_run_by_the_data_network(lab, tmp_path, transport):
+    need(transport)
+    more = (f"transport={transport}", "workload.ranks=4", "workload.iterations=2", "verify=true")
+    code, words, folder = run(tmp_path, four(lab), *more)
+    assert code == 0 or "hosts saturated" in words, words
+    opened = RunDir.open(folder)
+    metrics = measure(opened)
+    assert metrics.iterations_done == opened.plan.iterations
+    assert metrics.messages.unpaired == 0
+    counters = opened.counters()
+    for host in FOUR:
+        sent = counters.after[f"{host}/data0"]["tx_bytes"] - counters.before[f"{host}/data0"]["tx_bytes"]
+        assert sent > sum(rank.bytes_sent for rank in metrics.ranks if rank.host == host) * 0.9
+
+
+@pytest.mark.parametrize(
+    ("transport", "files", "said"),
+    [("ofi", "libfabric.so*", "has no libfabric.so.1"), ("gloo", "libgloo.so*", "has no libgloo.so.0")],
+)
+def test_a_host_without_the_library_is_refused_before_anything_is_changed(lab, tmp_path, transport, files, said):
+    need(transport)
+    lab["m1"].run(_WITHOUT.replace("FILES", files))
+    try:
+        code, words, folder = run(tmp_path, four(lab), f"transport={transport}", "workload.ranks=4")
+    finally:
+        lab["m1"].run(_WITH_AGAIN)
+    assert (code, folder) == (3, None), words
+    assert f"host m1 {said}" in words
+    assert "host m0" not in words
+
+
+_WITHOUT = """set -e
+lib=$(readlink -f /lib); mkdir -p /run/lock/without/up /run/lock/without/work
+mount -t overlay overlay -o lowerdir=$lib,upperdir=/run/lock/without/up,workdir=/run/lock/without/work $lib
+find $lib -name 'FILES' -exec rm -f {} +
+ldconfig -C /run/lock/without/cache
+mount --bind /run/lock/without/cache /etc/ld.so.cache
+"""
+"""Of one machine's own view of its file system: the library is gone, and its loader knows."""
+
+_WITH_AGAIN = "umount /etc/ld.so.cache; umount -l $(readlink -f /lib); rm -rf /run/lock/without"
 
 
 def test_a_clock_that_is_ahead_is_corrected(lab, tmp_path):

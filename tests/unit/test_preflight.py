@@ -515,6 +515,13 @@ def test_an_error_is_told_after_what_was_measured(act, tmp_path, capsys) -> None
     assert record.status == "aborted"
 
 
+def test_a_name_that_no_folder_can_have_is_cut(act, tmp_path) -> None:
+    assert act(Fake(Measured((matrices(4),))), f"name={'x' * 300}") == EXIT_OK
+    (record,) = stored(tmp_path)
+    assert record.name == "x" * 300
+    assert f"-{'x' * 80}-" in Path(record.path).name
+
+
 def test_what_measured_nothing_is_compared_with_nothing(act, tmp_path) -> None:
     assert act(Fake(Measured((matrices(4),)))) == EXIT_OK
     assert act(Fake(Measured((matrices_of("", 4, Samples()),)), RunAborted("h2 is gone")), "run_dir=runs/lost") == 4
