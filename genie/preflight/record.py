@@ -128,7 +128,13 @@ def load_baseline(hash_of_fabric: str, out: Path = Path("runs")) -> PreflightRec
     Raises GenieError for a file that is no preflight, or of a version this GENIE does not know.
     """
     path = baseline_path(hash_of_fabric, out)
-    return read_record(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return read_record(path)
+    except GenieError as error:
+        error.hint = error.hint or "delete it: the next good preflight of this network takes its place"
+        raise
 
 
 def read_record(path: Path) -> PreflightRecord:
@@ -158,8 +164,8 @@ def _check(record: PreflightRecord, where: str) -> None:
             if [len(row) for row in matrix] != [count] * count:
                 raise GenieError(f"{here}: expected {count} rows of {count} values, one for each host")
             for a, b, value in cells(matrix):
-                if not 0 <= value < math.inf:
-                    raise GenieError(f"{here}[{a}][{b}]: expected a finite number from 0, found {value}")
+                if not 0 < value < math.inf:
+                    raise GenieError(f"{here}[{a}][{b}]: expected a finite number above 0, found {value}")
     for finding in record.findings:
         wanted = {"all": len(finding.hosts), "pair": 2}.get(finding.where, 1)
         if len(finding.hosts) != wanted or not set(finding.hosts) <= set(record.hosts):

@@ -317,8 +317,9 @@ def test_a_damaged_baseline_is_said_and_not_believed(tmp_path, text) -> None:
     path = records.baseline_path("ab" * 8, tmp_path)
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(GenieError, match=str(path)):
+    with pytest.raises(GenieError, match=str(path)) as refused:
         load_baseline("ab" * 8, tmp_path)
+    assert refused.value.hint.startswith("delete it")
 
 
 @pytest.mark.parametrize(
@@ -330,6 +331,7 @@ def test_a_damaged_baseline_is_said_and_not_believed(tmp_path, text) -> None:
         (lambda c: c["rails"][0]["bandwidth_bps"][0].__setitem__(1, math.nan), r"\[0\]\[1\]: expected .*, found nan"),
         (lambda c: c["rails"][0]["bandwidth_bps"][1].__setitem__(0, math.inf), r"\[1\]\[0\]: expected .*, found inf"),
         (lambda c: c["rails"][0]["latency_ns"][0].__setitem__(1, -1), "latency_ns.* found -1"),
+        (lambda c: c["rails"][0]["bandwidth_low_bps"][0].__setitem__(1, 0), "bandwidth_low_bps.* above 0, found 0"),
         (lambda c: c["findings"][0].update(hosts=["h9"]), r"expected 1 of its hosts, found \['h9'\]"),
         (lambda c: c["findings"][0].update(where="pair"), r"expected 2 of its hosts, found \['h3'\]"),
         (lambda c: c["settings"].update(ping_bytes="64"), "settings.ping_bytes: expected int, found '64'"),
@@ -337,7 +339,7 @@ def test_a_damaged_baseline_is_said_and_not_believed(tmp_path, text) -> None:
         (lambda c: c["rails"][0].update(name="\ud800"), "text that cannot be shown"),
         (lambda c: c.update(more={"of": "a later version"}), ""),
     ],
-    ids=["no host", "a host less", "a value less", "nan", "infinity", "negative", "unknown host", "half a pair", "text",
+    ids=["no host", "a host less", "a value less", "nan", "infinity", "negative", "zero", "unknown host", "half a pair", "text",
          "a surrogate", "a rail's name", "an unknown key"],
 )  # fmt: skip
 def test_what_the_types_of_a_record_do_not_say_is_looked_at(tmp_path, change, said) -> None:
