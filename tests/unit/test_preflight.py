@@ -339,8 +339,8 @@ def test_a_damaged_baseline_is_said_and_not_believed(tmp_path, text) -> None:
         (lambda c: c["rails"][0].update(name="\ud800"), "text that cannot be shown"),
         (lambda c: c.update(more={"of": "a later version"}), ""),
     ],
-    ids=["no host", "a host less", "a value less", "nan", "infinity", "negative", "zero", "unknown host", "half a pair", "text",
-         "a surrogate", "a rail's name", "an unknown key"],
+    ids=["no host", "a host less", "a value less", "nan", "infinity", "negative", "zero", "unknown host", "half a pair",
+         "text", "a surrogate", "a rail's name", "an unknown key"],
 )  # fmt: skip
 def test_what_the_types_of_a_record_do_not_say_is_looked_at(tmp_path, change, said) -> None:
     record = record_of((matrices(4, lambda a, b: 0.5 if a == 3 else 1),))
