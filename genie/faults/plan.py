@@ -279,6 +279,11 @@ def _plan(name: str, config: FaultConfig, topology: Topology, capabilities: Capa
         _refuse_name(name, "interface", subject, _INTERFACE_NAME)
         offered = facts.platforms.get(node, ("linux",))
         platform = find_platform(mechanism, offered, capabilities.marker)
+        if not offered:
+            raise PlanError(
+                f"fault.{name}: nothing can be changed on node {node!r}, which {target!r} means",
+                hint=f"it stands for what nobody described; choose hosts: fault.{name}.targets=[HOST]",
+            )
         if not platform:
             raise PlanError(
                 f"fault.{name}: role {mechanism.role} does not know {' or '.join(offered)}, which node {node!r} is",

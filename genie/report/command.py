@@ -65,6 +65,11 @@ def run(arguments: Sequence[str]) -> int:
                 f"'{asked.path}' has no preflight.json: its preflight was killed, or has not ended yet",
                 hint=f"genie report {asked.path / 'run'} shows what its run measured until then",
             )
+        if (asked.path / "config.yaml").is_file() and not (asked.path / "events").is_dir():
+            raise ConfigError(
+                f"'{asked.path}' has no preflight.json: its preflight was killed, or has not ended yet",
+                hint=f"{asked.path / 'log'} has what its tools said, if they had begun",
+            )
         raise ConfigError(f"'{asked.path}' is not a run directory: it has no manifest.json", hint=HINT)
     return _run(RunDir.open(asked.path), asked)
 

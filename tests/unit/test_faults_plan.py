@@ -271,3 +271,10 @@ def check_golden(file: str, key: str, text: str) -> None:
         path.write_text(yaml.dump(known, Dumper=Dumper, sort_keys=True, width=10**6, allow_unicode=True))
         return
     assert text == known.get(key), f"{path}: differs for {key!r}; look, then run again with GENIE_GOLDEN=write"
+
+
+def test_what_nobody_described_cannot_be_changed() -> None:
+    facts = replace(EXACT, platforms={**EXACT.platforms, "leaf0": ()})
+    with pytest.raises(PlanError, match=r"nothing can be changed on node 'leaf0', which '.*leaf0.*' means") as refused:
+        plan_faults({"own": config(targets="leaf0")}, clos(), ALL_CAN, facts)
+    assert "fault.own.targets=[HOST]" in refused.value.hint

@@ -560,14 +560,17 @@ def test_of_two_in_one_empty_folder_one_has_it(act, tmp_path, capsys, monkeypatc
     ("left", "said", "do"),
     [
         (("run/manifest.json",), "has no preflight.json: its preflight was killed", "genie report here/run shows"),
+        (("config.yaml",), "has no preflight.json: its preflight was killed", "here/log has what its tools said"),
+        (("config.yaml", "events/rank-0.evt"), "is not a run directory", "usage"),
         ((), "is not a run directory", "usage"),
     ],
-    ids=["killed", "nothing"],
+    ids=["killed", "killed without a run", "a run without its manifest", "nothing"],
 )
 def test_a_killed_preflight_is_told_from_no_run(tmp_path, monkeypatch, capsys, left, said, do) -> None:
     monkeypatch.chdir(tmp_path)
     Path("here/run").mkdir(parents=True)
     for name in left:
+        Path("here", name).parent.mkdir(exist_ok=True)
         Path("here", name).write_text("{}")
     assert main(["report", "here"]) == EXIT_BAD_INPUT
     told = capsys.readouterr().err
