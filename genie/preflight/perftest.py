@@ -173,6 +173,7 @@ class Perftest:
         """Measure all at once; those whose clock was not read, with what perftest had instead."""
         unread: dict[Pair, str] = {}
         servers: dict[Pair, tuple[Process, int, Path]] = {}
+        pool = ThreadPoolExecutor(max(1, len(ways)))
         try:
             for source, target in ways:
                 port = next(self._ports)
@@ -180,16 +181,18 @@ class Perftest:
                 argv = ["stdbuf", "-oL", *self._argv(program, self._seats[target], port, words)]
                 process = self._fabric.spawn(self._seats[target].host, argv, stdin=b"", log=log)
                 servers[source, target] = process, port, log
-            with ThreadPoolExecutor(max(1, len(ways))) as pool:
-                answers = {way: pool.submit(self._client, way, program, words, servers[way], timeout_s) for way in ways}
-                for way, answer in answers.items():
-                    try:
-                        keep(way, answer.result())
-                    except ClockUnread as error:
-                        unread[way] = error.message
-                    except GenieError as error:
-                        self.outcome.failed[way] = error.message
+            answers = {way: pool.submit(self._client, way, program, words, servers[way], timeout_s) for way in ways}
+            for way, answer in answers.items():
+                try:
+                    keep(way, answer.result())
+                except ClockUnread as error:
+                    unread[way] = error.message
+                except GenieError as error:
+                    self.outcome.failed[way] = error.message
         finally:
+            # After an interruption clients may still run: they end with their servers, or with the fabric, whose
+            # destruction must not wait for the patience that a client has.
+            pool.shutdown(wait=False, cancel_futures=True)
             for process, _, _ in servers.values():
                 with contextlib.suppress(GenieError):  # a host that is gone has been named already
                     process.kill()
@@ -207,7 +210,9 @@ class Perftest:
         process, port, log = server
         source, target = (self._seats[place] for place in way)
         self._wait_ready(process, log, f"{program} on {target.host}")
-        argv = [*self._argv(program, source, port, words), target.address]
+        # A client that hangs ends there too, not only here.
+        limit = ["timeout", "-k", f"{ENDING_S:.0f}", f"{timeout_s + ENDING_S:.0f}"]
+        argv = [*limit, *self._argv(program, source, port, words), target.address]
         done = self._fabric.run(source.host, argv, timeout_s=timeout_s)
         if done.returncode != 0:
             raise RunAborted(

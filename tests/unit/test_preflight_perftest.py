@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,6 +118,30 @@ def test_a_server_that_cannot_begin_is_named(fabric, tmp_path) -> None:
 
 def test_servers_do_not_outlive_their_wave(fabric, tmp_path) -> None:
     yardstick(fabric, tmp_path, h0="mlx5_9").bandwidth([(0, 1)], size=65536, count=100, takes_s=0.1)
+    assert all(process.poll() is not None for process in fabric._children)
+
+
+def test_an_interruption_does_not_wait_for_clients(fabric, tmp_path, monkeypatch) -> None:
+    test, begun, over = yardstick(fabric, tmp_path), threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    def client(way, *_) -> str:
+        if way == (0, 1):
+            begun.wait(30)
+            return ""
+        begun.set()
+        waited.append(over.wait(30))
+        return ""
+
+    def interrupt(*_) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(test, "_client", client)
+    monkeypatch.setattr(test, "_keep_bandwidth", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        test.bandwidth([(0, 1), (2, 3)], size=65536, count=100, takes_s=0.1)
+    assert waited == []  # the other client is still there
+    over.set()
     assert all(process.poll() is not None for process in fabric._children)
 
 
