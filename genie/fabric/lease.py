@@ -73,9 +73,13 @@ while [ "$(date +%s)" -lt "$end" ]; do
 done
 if [ "$(date +%s)" -ge "$end" ]; then echo limit; fi
 if [ $why = lost ]; then exec </dev/null >/dev/null 2>&1; fi
+ours() {
+  case $(readlink "/proc/$1/cwd") in "$s"/work/*) return 0 ;; esac
+  tr '\0' ' ' <"/proc/$1/cmdline" | grep -qF "$s/bin/"
+}
 for f in "$s"/pids/*; do
   p=$(cat "$f" 2>/dev/null) || continue
-  if tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null | grep -qF "$s/bin/"; then kill -9 -- "-$p" || kill -9 "$p"; fi
+  if ours "$p"; then kill -s KILL -- "-$p" || kill -s KILL "$p"; fi
 done 2>/dev/null
 rm -rf "$s/work" "$s/pids"
 if [ $why = lost ]; then while alive "$s" && [ "$(date +%s)" -lt "$end" ]; do sleep 1; done; fi

@@ -103,7 +103,8 @@ class SshProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._client.wait(_ENDING_S)  # it may well be at its end, and only the word of it under way
             return
-        script = f"p=$(cat {shlex.quote(self._pid_file)}) && {{ kill -9 -- -$p || kill -9 $p; }}"
+        # dash, the /bin/sh of Debian and Ubuntu, takes "--" after -s KILL only, not after -9
+        script = f"p=$(cat {shlex.quote(self._pid_file)}) && {{ kill -s KILL -- -$p || kill -s KILL $p; }}"
         with contextlib.suppress(RunAborted):  # a host that is out of reach ends it by itself (its lease)
             self._links.run(self.host, script, timeout_s=5.0)
         try:

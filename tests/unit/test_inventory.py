@@ -1,6 +1,7 @@
 """The inventory's reading, the hosts' own words, the network drawn of both, hosts' clocks and samples, the lease."""
 
 import os
+import select
 import struct
 import subprocess
 import sys
@@ -377,6 +378,16 @@ class Lease:
         (self.state / "pids" / "1").write_text(f"{child.pid}\n")
         return child
 
+    def foreign(self, fifo):
+        """A program that GENIE did not bring, perftest say, below ``timeout``; it has ``fifo`` open while it lives."""
+        os.mkfifo(fifo)
+        words = ["timeout", "60", "sh", "-c", f"sleep 60 >{fifo}"]
+        folder = self.state / "work" / "0"
+        folder.mkdir()
+        child = subprocess.Popen(words, cwd=folder, start_new_session=True)
+        (self.state / "pids" / "2").write_text(f"{child.pid}\n")
+        return child, os.open(fifo, os.O_RDONLY)
+
 
 @pytest.fixture
 def lease(tmp_path):
@@ -394,6 +405,20 @@ def test_a_lease_that_is_asked_to_end_leaves_nothing(lease):
     assert lease.process.wait(10) == 0
     assert child.wait(5) == -9
     assert not lease.state.exists()
+
+
+def test_a_lease_ends_programs_that_were_not_brought_with_all_they_started(lease, tmp_path):
+    child, heard = lease.foreign(tmp_path / "alive")
+    other = subprocess.Popen(["sleep", "60"], start_new_session=True)  # its number in a file, but not below the run
+    (lease.state / "pids" / "3").write_text(f"{other.pid}\n")
+    lease.say("q")
+    assert lease.until("clean") == ["clean"]
+    assert child.wait(5) == -9
+    assert select.select([heard], [], [], 5)[0], "what it had started lives on"
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+    os.close(heard)
 
 
 @pytest.mark.parametrize("how", ["end of input", "silence"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,4 +50,27 @@ def test_what_a_killed_controller_left_is_removed_once_it_is_old(parent: Path) -
     old(parent)
     ssh._sweep(parent)
     assert list(parent.iterdir()) == []
+    parent.rmdir()
+
+
+def test_a_program_that_is_killed_takes_with_it_what_it_started(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(host: str, script: str, **_: object) -> None:
+        subprocess.run(["/bin/sh", "-c", script], check=False)
+
+    links = ssh.SshLinks({})
+    monkeypatch.setattr(links, "_client_argv", lambda host, script: ["/bin/sh", "-c", script])
+    monkeypatch.setattr(links, "run", run)
+    os.mkfifo(tmp_path / "alive")
+    process = links.spawn(
+        "h0", ["sh", "-c", f"sleep 60 >{tmp_path / 'alive'}"], pid_file=str(tmp_path / "pid"), limit_s=60,
+        folder=str(tmp_path), log=tmp_path / "log", stdin=b"",
+    )  # fmt: skip
+    heard = os.open(tmp_path / "alive", os.O_RDONLY)  # waits until it has begun
+    process.kill()
+    assert process.wait(5) == -9
+    assert select.select([heard], [], [], 5)[0], "what it had started lives on"
+    os.close(heard)
+    links.close()
     parent.rmdir()
