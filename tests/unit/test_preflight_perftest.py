@@ -69,6 +69,9 @@ def test_anything_but_the_table_is_refused(text) -> None:
 @pytest.fixture
 def fabric(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{standin.install(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}")
+    # All hosts are this one, and so are those of a test that runs beside it (pytest-xdist).
+    beside = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    monkeypatch.setattr(perftest, "FIRST_PORT", perftest.FIRST_PORT + beside * perftest.PORTS)
     made = LoopbackFabric(LoopbackConfig(), build(SingleSwitchConfig(hosts=4)), tmp_path)
     yield made
     made.destroy()
