@@ -32,4 +32,5 @@ def test_the_ratios_against_perftest_are_taken(lab, clean, program, say):
     results = json.loads(record)["results"]
     assert {unit for one in results if (unit := one["unit"])} == {"Gb/s", "us"}
     # Perftest has no clock now and then, on a busy emulated processor; the table says so.
-    assert all(one["ours"] > 0 and (one["peer"] is None or one["ratio"] > 0) for one in results), results
+    # Ratios of one short round say little, but both sides did the same work.
+    assert all(one["ours"] > 0 and (one["peer"] is None or 0.05 < one["ratio"] < 20) for one in results), results
