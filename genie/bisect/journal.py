@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from genie import jsontext
 from genie.errors import ConfigError, GenieError
 
 FILE_NAME = "bisect.jsonl"
@@ -113,8 +114,8 @@ def _lines(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
 
 def _read(line: bytes, path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        value = jsontext.parse(line)
+    except ValueError as error:
         raise ConfigError(f"{path} is damaged: {line[:80]!r} is no JSON") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} is damaged: {line[:80]!r} is no object")

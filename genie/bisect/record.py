@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from genie import jsontext
 from genie.errors import GenieError
 from genie.results.records import from_plain, to_plain
 
@@ -100,8 +101,8 @@ class BisectRecord:
 def read_record(path: Path) -> BisectRecord:
     """The record in a file. Raises GenieError that names what is wrong with it."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        content = jsontext.parse(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise GenieError(f"{path} cannot be read: {error}") from error
     found = (content.get("format"), content.get("version")) if isinstance(content, dict) else (None, None)
     if found != (FORMAT, VERSION):

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from genie import paths
+from genie import jsontext, paths
 from genie.clocks import HostClock
 from genie.engine.binaries import find_binary
 from genie.errors import ConfigError, EnvironmentUnfit, GenieError, PlanError, RunAborted
@@ -593,9 +593,10 @@ class HostSamplers:
 def _run_id(run_dir: Path) -> str:
     """The run's own id where it has a manifest; else one of this fabric's own."""
     try:
-        found = str(json.loads((run_dir / "manifest.json").read_text()).get("run_id", ""))
-    except (OSError, ValueError, RecursionError):
-        found = ""
+        manifest = jsontext.parse((run_dir / "manifest.json").read_text())
+    except (OSError, ValueError):
+        manifest = None
+    found = str(manifest.get("run_id", "")) if isinstance(manifest, dict) else ""
     return found if _RUN_ID.fullmatch(found) else secrets.token_hex(16)
 
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from genie import jsontext
+
 VERSION = 1
 FILE_NAME = "faults.journal"
 
@@ -230,8 +232,8 @@ def read_journal(path: Path) -> JournalState:
 def _parse(line: bytes) -> dict[str, object] | None:
     """The record, or None for a line that was cut short. A cut JSON object is never valid JSON: it lacks its brace."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = jsontext.parse(line)
+    except ValueError:
         return None
     return record if isinstance(record, dict) and "v" in record and "kind" in record else None
 

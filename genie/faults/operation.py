@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from genie import jsontext
 from genie.errors import GenieError
 from genie.fabric.base import Capabilities, Fabric
 from genie.fabric.config import InventoryConfig
@@ -70,10 +71,10 @@ def read_operation(folder: Path) -> Operation:
     """What ``folder`` says. Raises GenieError where it cannot be read."""
     path = folder / FILE_NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = jsontext.parse(path.read_text(encoding="utf-8"))
         if content["format"] != "genie-faults-operation" or content["version"] != 1:
             raise ValueError(f"format {content['format']!r} version {content['version']!r}")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise GenieError(f"{path} cannot be read as what was applied: {error}") from error
     return from_plain(Operation, content, str(path))
 

@@ -37,6 +37,7 @@ from genie.preflight.progress import PreflightNarrator
 from genie.preflight.record import Matrices, PreflightRecord, cells
 from genie.preflight.report import render, shown_path
 from genie.results.records import to_plain
+from genie.results.rundir import parse_config_yaml
 from genie.schema import ExperimentConfig, parse_config, reproduce_line
 
 PREFIX = "preflight."
@@ -141,12 +142,10 @@ def report(folder: Path, options: set[str]) -> int:
 def _read_config(path: Path) -> ExperimentConfig:
     """The configuration that a preflight left; it says where MLflow is. Raises GenieError."""
     try:
-        found = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise GenieError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise GenieError(f"{path}: expected a mapping, found {type(found).__name__}")
-    return parse_config(found)
+    return parse_config(parse_config_yaml(text, path))
 
 
 def exit_code(verdict: str, expect: str | None) -> int:

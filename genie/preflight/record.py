@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from genie import schema
+from genie import jsontext, schema
 from genie.errors import ConfigError, GenieError
 from genie.results.records import digest, from_plain, to_plain
 from genie.schema import ExperimentConfig
@@ -140,8 +140,8 @@ def load_baseline(hash_of_fabric: str, out: Path = Path("runs")) -> PreflightRec
 def read_record(path: Path) -> PreflightRecord:
     """The record in a file. Raises GenieError that names what is wrong with it."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        content = jsontext.parse(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise GenieError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("version") != VERSION:
         found = (

@@ -60,18 +60,22 @@ def run(arguments: Sequence[str]) -> int:
     from genie.results.rundir import RunDir
 
     if not (asked.path / "manifest.json").is_file():
-        if (asked.path / "run" / "manifest.json").is_file():  # `genie.preflight.record.RUN_FOLDER`
+        if hint := _left_of_a_preflight(asked.path):
             raise ConfigError(
-                f"'{asked.path}' has no preflight.json: its preflight was killed, or has not ended yet",
-                hint=f"genie report {asked.path / 'run'} shows what its run measured until then",
-            )
-        if (asked.path / "config.yaml").is_file() and not (asked.path / "events").is_dir():
-            raise ConfigError(
-                f"'{asked.path}' has no preflight.json: its preflight was killed, or has not ended yet",
-                hint=f"{asked.path / 'log'} has what its tools said, if they had begun",
+                f"'{asked.path}' has no preflight.json: its preflight was killed, or has not ended yet", hint=hint
             )
         raise ConfigError(f"'{asked.path}' is not a run directory: it has no manifest.json", hint=HINT)
     return _run(RunDir.open(asked.path), asked)
+
+
+def _left_of_a_preflight(folder: Path) -> str:
+    """Where to look in a folder whose preflight wrote no record; "" where it is none's."""
+    run = folder / "run"  # `genie.preflight.record.RUN_FOLDER`
+    if (run / "manifest.json").is_file():
+        return f"genie report {run} shows what its run measured until then"
+    if (folder / "config.yaml").is_file() and not (folder / "events").is_dir():
+        return f"{folder / 'log'} has what its tools said, if they had begun"
+    return ""
 
 
 def parse(arguments: Sequence[str]) -> Request:

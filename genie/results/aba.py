@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from genie import jsontext
 from genie.errors import ConfigError, GenieError
 from genie.results import statistics
 from genie.results.compare import (
@@ -160,8 +161,8 @@ class AbaDir:
         """As on disk now."""
         path = self.path / FILE_NAME
         try:
-            content = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
+            content = jsontext.parse(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise GenieError(f"{path} cannot be read: {error}") from error
         return from_plain(AbaRecord, content, str(path))
 

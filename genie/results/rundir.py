@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 import genie
+from genie import jsontext
 from genie.clocks import Clocks
 from genie.errors import ConfigError, GenieError
 from genie.results.ports import PortSamples, read_ports
@@ -103,6 +104,19 @@ class _Faults:
     """``faults.json``."""
 
     faults: tuple[FaultOutcome, ...]
+
+
+def parse_config_yaml(text: str, path: Path) -> dict[str, Any]:
+    """The configuration in ``text``, which is that of ``path``, plain. Raises GenieError where it is damaged."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise GenieError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from error
+    except RecursionError:
+        raise GenieError(f"{path} is not valid YAML: brackets are nested too deeply") from None
+    if not isinstance(found, dict):
+        raise GenieError(f"{path}: expected a mapping, found {type(found).__name__}")
+    return found
 
 
 class RunDir:
@@ -280,14 +294,7 @@ class RunDir:
     @property
     def config(self) -> dict[str, Any]:
         """The configuration that was run, plain. Raises GenieError where it is damaged."""
-        path = self.path / "config.yaml"
-        try:
-            found = yaml.safe_load(self.config_yaml)
-        except yaml.YAMLError as error:
-            raise GenieError(f"{path} is not valid YAML: {str(error).splitlines()[0]}") from error
-        if not isinstance(found, dict):
-            raise GenieError(f"{path}: expected a mapping, found {type(found).__name__}")
-        return found
+        return parse_config_yaml(self.config_yaml, self.path / "config.yaml")
 
     @property
     def log_dir(self) -> Path:
@@ -392,10 +399,10 @@ class RunDir:
         path = self.path / name
         try:
             raw = path.read_bytes()
-            content = json.loads(gzip.decompress(raw) if name.endswith(".gz") else raw)
+            content = jsontext.parse(gzip.decompress(raw) if name.endswith(".gz") else raw)
         except FileNotFoundError as error:
             raise GenieError(f"{self.path} has no {name}: the run ended before it was written") from error
-        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             raise GenieError(f"{path} cannot be read: {error}") from error
         if not isinstance(content, dict):
             raise GenieError(f"{path}: expected an object, found {type(content).__name__}")

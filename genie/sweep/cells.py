@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from genie import jsontext
 from genie.errors import ConfigError
 
 FILE_NAME = "sweep.json"
@@ -146,7 +147,7 @@ def read_plan(directory: Path) -> SweepPlan:
     if not path.is_file():
         raise ConfigError(f"'{directory}' is not a sweep: it has no {FILE_NAME}", hint="genie resume SWEEP_DIR")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = jsontext.parse(path.read_text(encoding="utf-8"))
         if found["version"] != VERSION:
             raise ConfigError(f"{path} has version {found['version']}, this is version {VERSION}")
         cells = tuple(
@@ -192,8 +193,8 @@ def finished(directory: Path, slots: Sequence[Slot]) -> dict[int, Path]:
 def _status(path: Path) -> str:
     for name in ("aba.json", "manifest.json"):
         try:
-            record: Any = json.loads((path / name).read_text())
-        except (OSError, ValueError, RecursionError):
+            record: Any = jsontext.parse((path / name).read_text())
+        except (OSError, ValueError):
             continue
         return str(record.get("status", "")) if isinstance(record, dict) else ""
     return ""

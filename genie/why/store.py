@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from genie import jsontext
 from genie.errors import GenieError
 from genie.results.records import from_plain, to_plain
 from genie.results.rundir import RunDir
@@ -64,8 +65,8 @@ def load_why(run: RunDir) -> Why | None:
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        content = jsontext.parse(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise GenieError(f"{path} cannot be read: {error}", hint=f"delete it, then: genie why {run.path}") from error
     if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
         raise GenieError(f"{path}: expected format {FORMAT} version {VERSION}", hint=f"genie why {run.path} makes it")

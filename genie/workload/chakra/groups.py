@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from genie import jsontext
 from genie.errors import TraceError
 from genie.workload.chakra import wire
 from genie.workload.excerpt import excerpt
@@ -29,8 +30,8 @@ def read_group_file(path: Path) -> dict[str, tuple[int, ...]]:
     """
     data = wire.read_bytes(path)
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = jsontext.parse(data)
+    except ValueError as error:
         raise TraceError(f"communicator file is not JSON: {error}", file=str(path)) from error
     if not isinstance(document, dict):
         raise TraceError('communicator file must be an object such as {"1": [0, 1]}', file=str(path))

@@ -14,13 +14,13 @@ a start time (thread and process marks) take no time.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
+from genie import jsontext
 from genie.errors import TraceError
 from genie.workload.chakra import groups, wire
 from genie.workload.chakra.nodes import COLL, COMP, METADATA, RECV, SEND, Maker
@@ -152,8 +152,8 @@ def _strings(node: dict[str, Any]) -> list[str]:
 
 def _groups(text: str, file: str, node: str) -> dict[str, tuple[int, ...]]:
     try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError):
+        entries = jsontext.parse(text)
+    except ValueError:
         raise TraceError(f"process groups cannot be understood: {excerpt(text)}", file=file, node=node) from None
     return groups.group_entries(entries if isinstance(entries, list) else [entries], file, node)
 
@@ -214,8 +214,8 @@ def _input_bytes(number: int, node: dict[str, Any], maker: Maker) -> int:
 def _vector(number: int, name: str, splits: Any, size: int, maker: Maker) -> tuple[int, ...] | None:
     """Bytes to each peer from PyTorch's split sizes (rows); None if all are alike."""
     try:
-        rows = json.loads(splits) if isinstance(splits, str) else splits
-    except (ValueError, RecursionError):
+        rows = jsontext.parse(splits) if isinstance(splits, str) else splits
+    except ValueError:
         rows = None
     if not isinstance(rows, list) or not all(type(row) is int and row >= 0 for row in rows):
         maker.fail(number, name, f"in_split_size is {excerpt(splits)}, expected whole numbers")
