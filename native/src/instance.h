@@ -49,6 +49,36 @@ struct Instance {
     std::vector<Nanos> allowed_at;  // when each message was allowed; only if messages are recorded
 };
 
+// What an instance does on a connection; null if nothing.
+inline Port* find_port(Instance& instance, std::uint32_t connection) {
+    const std::vector<PortPlan>& ports = instance.plan->ports;
+    const auto found =
+        std::lower_bound(ports.begin(), ports.end(), connection,
+                         [](const PortPlan& port, std::uint32_t wanted) { return port.connection < wanted; });
+    if (found == ports.end() || found->connection != connection) return nullptr;
+    return &instance.ports[static_cast<std::size_t>(found - ports.begin())];
+}
+
+inline bool receives_more(const Port& port) {
+    const PortPlan& plan = port.instance->plan->ports[port.index];
+    return plan.recv_begin + port.recv_cursor < plan.recv_end;
+}
+
+inline std::uint64_t due_message(const Port& port) {
+    return std::uint64_t{port.recv_cursor} << 32 | port.recv_message;
+}
+
+inline bool sends_more(const Port& port) {
+    const PortPlan& plan = port.instance->plan->ports[port.index];
+    return plan.send_begin + port.send_cursor < plan.send_end;
+}
+
+// The step of the message that a port sends next, of which there is one.
+inline std::uint32_t next_send(const Port& port) {
+    const TemplatePlan& plan = *port.instance->plan;
+    return plan.port_steps[plan.ports[port.index].send_begin + port.send_cursor];
+}
+
 class Instances {
   public:
     explicit Instances(const Program& program)

@@ -269,21 +269,6 @@ class Rank final : public Sink {
 
     void see(Nanos now) { now_ = std::max(now_, now); }
 
-    // What an instance does on a connection; null if nothing.
-    static Port* find_port(Instance& instance, std::uint32_t connection) {
-        const std::vector<PortPlan>& ports = instance.plan->ports;
-        const auto found = std::lower_bound(
-            ports.begin(), ports.end(), connection,
-            [](const PortPlan& port, std::uint32_t wanted) { return port.connection < wanted; });
-        if (found == ports.end() || found->connection != connection) return nullptr;
-        return &instance.ports[static_cast<std::size_t>(found - ports.begin())];
-    }
-
-    static bool receives_more(const Port& port) {
-        const PortPlan& plan = port.instance->plan->ports[port.index];
-        return plan.recv_begin + port.recv_cursor < plan.recv_end;
-    }
-
     // -- messages that come in
 
     // The port of the first iteration in which anything is left to come: a peer may be iterations ahead.
@@ -328,10 +313,6 @@ class Rank final : public Sink {
         if (wrong == nullptr) return port;
         refuse(connection, frame, wrong);
         return nullptr;
-    }
-
-    static std::uint64_t due_message(const Port& port) {
-        return std::uint64_t{port.recv_cursor} << 32 | port.recv_message;
     }
 
     // The bytes of the message that is due on a link, which has a port.
@@ -571,17 +552,6 @@ class Rank final : public Sink {
             finish_send(connection, sending, times);
         }
         link.pumping = false;
-    }
-
-    static bool sends_more(const Port& port) {
-        const PortPlan& plan = port.instance->plan->ports[port.index];
-        return plan.send_begin + port.send_cursor < plan.send_end;
-    }
-
-    // The step of the message that a port sends next, of which there is one.
-    static std::uint32_t next_send(const Port& port) {
-        const TemplatePlan& plan = *port.instance->plan;
-        return plan.port_steps[plan.ports[port.index].send_begin + port.send_cursor];
     }
 
     // The message that a port sends next.

@@ -259,9 +259,8 @@ class Arrivals {
     bool put(std::uint32_t queue, const Arrival& arrival) {
         Lane& lane = lanes_[queue];
         if (lane.held == slots_) return false;
-        ++lane.held;
-        lane.ring[lane.put] = arrival;
-        step(lane.put, slots_);
+        const std::uint32_t place = lane.taken + lane.held++;
+        lane.ring[place < slots_ ? place : place - slots_] = arrival;
         return true;
     }
 
@@ -289,8 +288,7 @@ class Arrivals {
 
   private:
     struct Lane {
-        std::uint32_t put = 0;
-        std::uint32_t taken = 0;
+        std::uint32_t taken = 0;  // the place of the first that is held
         std::uint32_t held = 0;
         std::vector<Arrival> ring;
     };
