@@ -89,6 +89,11 @@ def genie(setting: Setting, kind: str, **keys: object) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
+def rate_gbps(run: Mapping[str, float], message_bytes: int) -> float:
+    """What rank 0 sent in messages of one size, over all the time that the ranks took."""
+    return run["messages"] * message_bytes * 8 / run["total_us"] / 1e3
+
+
 class NoClockError(Exception):
     """Perftest found no line through the processor's clock and the kernel's, and says inf or 0 for each figure: on a
     busy emulated processor.
@@ -163,7 +168,7 @@ def bandwidth(setting: Setting, size: int, count: int, queue_pairs: int) -> Resu
             setting, "stream", bytes=size, count=count, slots=DEPTH, credit_every=DEPTH // 4,
             qps_per_connection=queue_pairs, completion=setting.completion, pin=int(setting.polling), iterations=3,
         )  # fmt: skip
-        return size * count * 3 * 8 / run["total_us"] / 1e3
+        return rate_gbps(run, size)
 
     def peer() -> float:
         options = ("-s", str(size), "-n", str(count), "-t", str(DEPTH), "-q", str(queue_pairs), "--report_gbits")
@@ -214,12 +219,12 @@ def ring(setting: Setting, size: int, chunk: int, ranks: int) -> Result:
 
     def ours() -> float:
         run = genie(setting, "ring", bytes=size, chunk=chunk, ranks=ranks, completion="events", iterations=4)
-        return 2 * (ranks - 1) / ranks * size * 4 * 8 / run["total_us"] / 1e3
+        return rate_gbps(run, chunk)
 
     def bound() -> float:
         count = size * 2 * (ranks - 1) // ranks // chunk
         run = genie(setting, "stream", bytes=chunk, count=count, ranks=ranks, completion="events", iterations=4)
-        return chunk * count * 4 * 8 / run["total_us"] / 1e3
+        return rate_gbps(run, chunk)
 
     what = f"ring all-reduce, {ranks} ranks, {size >> 20} MiB / each rank sending to the next"
     return compare(setting.rounds, what, "Gb/s", ">= 0.85", ours, bound)
